@@ -1,0 +1,40 @@
+"""tokenfield: tokens of deep transformers as particles on the sphere, at any temperature.
+
+    import tokenfield as tkf
+
+The public nouns and verbs are listed in `__all__`; CONTRIBUTING.md says where each lives.
+"""
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+from tokenfield import initial, sphere, theory, weights  # noqa: E402
+from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
+from tokenfield.diagnostics.order import order_parameter  # noqa: E402
+from tokenfield.errors import InputError, RunError  # noqa: E402
+from tokenfield.models import (  # noqa: E402
+    HardmaxAttention,
+    InteractionFlow,
+    SoftmaxAttention,
+    UnnormalisedAttention,
+    ZeroTemperature,
+)
+from tokenfield.simulate import log_times, simulate  # noqa: E402
+from tokenfield.solvers import Adaptive, Layers, RungeKutta4  # noqa: E402
+from tokenfield.tokens import Tokens  # noqa: E402
+from tokenfield.trajectory import Trajectory, load  # noqa: E402
+from tokenfield.weights import AttentionWeights  # noqa: E402
+
+__all__ = [
+    # state, laws, matrices
+    "Tokens", "AttentionWeights", "initial", "weights", "sphere",
+    # models
+    "SoftmaxAttention", "UnnormalisedAttention", "InteractionFlow", "HardmaxAttention", "ZeroTemperature",
+    # runs
+    "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
+    # measurements and predictions
+    "order_parameter", "energy", "log_energy", "dissipation", "theory",
+    # trouble
+    "InputError", "RunError",
+]  # fmt: skip

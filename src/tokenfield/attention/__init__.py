@@ -1,0 +1,1 @@
+"""How a token reads the field: the rules, and the sums they are made of."""

@@ -1,0 +1,177 @@
+"""Exact attention sums over all pairs, in tiles: any dimension, memory O(n · tile), no n × n array.
+
+For queries q_i, keys y_j and weights w_j the three sums are
+
+    exponential:  Z_i = Σ_j w_j e^{⟨q_i, y_j⟩}  and  Σ_j w_j e^{⟨q_i, y_j⟩} y_j / Z_i
+    hardmax:      the maximum of ⟨q_i, y_j⟩ over tokens with w_j > 0, and the mean of those that reach it
+    kernel:       Σ_j w_j f(⟨q_i, y_j⟩)  and  Σ_j w_j f(⟨q_i, y_j⟩) y_j
+
+Exponential sums shift the scores by their bound |q_i| (keys have norm 1), which needs no second pass.
+If no key lies near the direction of q_i, all terms underflow; such tiles are found from their sums and
+done again with the true maximum. Tile sizes were measured, see benchmarks/.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from tokenfield.tokens import Tokens
+
+#: Scores that differ by less than this times |q| count as equal in the hardmax.
+TIE = 1e-12
+#: Sums below this lost digits to underflow (the smallest double is 1e-308) and are done again.
+SMALL = 1e-200
+#: Up to this many queries and keys one tile holds everything and the maximum costs nothing extra.
+ONE_TILE = 512
+
+
+class ExponentialSum(NamedTuple):
+    """log Z (m,) and the softmax mean (m, d)."""
+
+    log_mass: Float[Array, "m"]
+    mean: Float[Array, "m d"]
+
+
+class HardmaxSum(NamedTuple):
+    """Greatest score (m,), the weight that reaches it (m,), and the mean over that weight (m, d)."""
+
+    top: Float[Array, "m"]
+    mass: Float[Array, "m"]
+    mean: Float[Array, "m d"]
+
+
+class Direct(eqx.Module):
+    """The exact sums; the reference for every faster one."""
+
+    def exponential(self, queries: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
+        """Sums of w_j e^{⟨q, y_j⟩}; queries are β Bᵀx."""
+        if queries.shape[0] <= ONE_TILE and tokens.n <= ONE_TILE:
+            return _exponential_careful(queries, _whole(tokens))
+        bound = lax.stop_gradient(jnp.linalg.norm(queries, axis=1))
+        return _over_query_tiles(_exponential_tile, (queries, bound), tokens)
+
+    def hardmax(self, queries: Float[Array, "m d"], tokens: Tokens) -> HardmaxSum:
+        """Maximum of ⟨q, y_j⟩ over the tokens present, ties averaged; queries are Bᵀx."""
+        return _over_query_tiles(_hardmax_tile, queries, tokens)
+
+    def kernel(
+        self, f: Callable[[Array], Array], queries: Float[Array, "m d"], tokens: Tokens
+    ) -> tuple[Float[Array, "m"], Float[Array, "m d"]]:
+        """Sums of w_j f(⟨q, y_j⟩) and of w_j f(⟨q, y_j⟩) y_j for an elementwise f; queries are A x."""
+
+        def tile(q: Array, keys: "_Keys") -> tuple[Array, Array]:
+            def add(acc: Array, key: _Keys) -> Array:
+                return acc + f(q @ key.y.T) @ _values(key)
+
+            total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
+            return total[:, -1], total[:, :-1]
+
+        return _over_query_tiles(tile, queries, tokens)
+
+
+#: The one instance anybody needs.
+DIRECT = Direct()
+
+
+class _Keys(NamedTuple):
+    """Keys in tiles: y (tiles, tile, d), w (tiles, tile); padding has weight 0."""
+
+    y: Array
+    w: Array
+
+
+def _whole(tokens: Tokens) -> _Keys:
+    return _Keys(tokens.x[None], tokens.weights[None])
+
+
+def _values(key: _Keys) -> Array:
+    """w_j (y_j, 1): the sum of the weights rides along as one more column."""
+    return key.w[:, None] * jnp.concatenate([key.y, jnp.ones_like(key.w)[:, None]], axis=1)
+
+
+def _exponential_tile(query: tuple[Array, Array], keys: _Keys) -> ExponentialSum:
+    q, bound = query
+
+    def add(acc: Array, key: _Keys) -> Array:
+        return acc + jnp.exp(q @ key.y.T - bound[:, None]) @ _values(key)
+
+    total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
+    mass = total[:, -1]
+    return lax.cond(
+        jnp.all(mass > SMALL),
+        lambda: ExponentialSum(bound + jnp.log(mass), total[:, :-1] / mass[:, None]),
+        lambda: _exponential_careful(q, keys),
+    )
+
+
+def _exponential_careful(q: Array, keys: _Keys) -> ExponentialSum:
+    """The same sums shifted by the true maximum of each row, found first."""
+    top = lax.stop_gradient(_tops(q, keys))
+
+    def add(acc: Array, key: _Keys) -> Array:
+        # a token of weight 0 may lie above the maximum: its exponential must not overflow
+        scores = jnp.where(key.w > 0, q @ key.y.T - top[:, None], 0.0)
+        return acc + jnp.exp(scores) @ _values(key)
+
+    total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
+    mass = total[:, -1]
+    return ExponentialSum(top + jnp.log(mass), total[:, :-1] / mass[:, None])
+
+
+def _hardmax_tile(q: Array, keys: _Keys) -> HardmaxSum:
+    top = _tops(q, keys)
+    level = top - TIE * jnp.linalg.norm(q, axis=1)
+
+    def add(acc: Array, key: _Keys) -> Array:
+        return acc + jnp.where(q @ key.y.T >= level[:, None], 1.0, 0.0) @ _values(key)
+
+    total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
+    mass = total[:, -1]
+    return HardmaxSum(top, mass, total[:, :-1] / mass[:, None])
+
+
+def _tops(q: Array, keys: _Keys) -> Array:
+    """Greatest score of each query over the keys of positive weight."""
+
+    def raise_(top: Array, key: _Keys) -> Array:
+        scores = jnp.where(key.w > 0, q @ key.y.T, -jnp.inf)
+        return jnp.maximum(top, jnp.max(scores, axis=1))
+
+    return _fold(raise_, jnp.full(q.shape[0], -jnp.inf), keys)
+
+
+def _fold(add: Callable[[Array, _Keys], Array], start: Array, keys: _Keys) -> Array:
+    """Run `add` over the key tiles; gradients recompute each tile instead of storing it."""
+    if keys.y.shape[0] == 1:
+        return add(start, _Keys(keys.y[0], keys.w[0]))
+    return lax.scan(jax.checkpoint(lambda acc, key: (add(acc, key), None)), start, keys)[0]
+
+
+def _over_query_tiles(tile: Callable[[Any, _Keys], Any], queries: Any, tokens: Tokens) -> Any:
+    """Apply `tile` to each tile of queries against all keys and join the results."""
+    m, d = jax.tree.leaves(queries)[0].shape
+    keys = _Keys(*_tiled((tokens.x, tokens.weights), _tile_size(tokens.n, 500)))
+    tiles = _tiled(queries, _tile_size(m, 1000 if d < 32 else 2000))
+    out = lax.map(jax.checkpoint(lambda q: tile(q, keys)), tiles)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:m], out)
+
+
+def _tile_size(n: int, wanted: int) -> int:
+    """A size near the wanted one that splits n evenly, so that little is padded."""
+    return -(-n // max(1, round(n / wanted)))
+
+
+def _tiled(arrays: Any, size: int) -> Any:
+    """Split the first axis into tiles, padded with zeros."""
+
+    def split(a: Array) -> Array:
+        missing = -a.shape[0] % size
+        padded = jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
+        return padded.reshape(-1, size, *a.shape[1:])
+
+    return jax.tree.map(split, arrays)

@@ -1,0 +1,33 @@
+"""What the program says when it cannot go on: one sentence, in one form.
+
+Bad input is an `InputError`, raised before any work. Numerical or disk trouble during a run is a
+`RunError`; whatever was finished by then is kept and travels with it.
+"""
+
+from typing import Any
+
+import jax
+import jax.core
+
+
+class InputError(ValueError):
+    """An argument that cannot be used; the message names it, its value and what it must be."""
+
+
+class RunError(RuntimeError):
+    """A run that could not be finished; `trajectory` holds the part that was."""
+
+    def __init__(self, sentence: str, trajectory: Any = None):
+        super().__init__(sentence)
+        self.trajectory = trajectory
+
+
+def require(holds: bool, name: str, must: str, value: object) -> None:
+    """Raise "`name` must ..., but was value" unless the condition holds."""
+    if not holds:
+        raise InputError(f"`{name}` must {must}, but was {value}")
+
+
+def is_traced(*values: object) -> bool:
+    """Whether any leaf is a JAX tracer, whose value cannot be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))

@@ -1,0 +1,184 @@
+"""Initial laws: random samples, and quadrature tokens that stand for a density.
+
+Random laws take an integer key and give the same tokens for the same key. Density laws place weighted
+tokens so that sums over them are integrals: equispaced on the circle, Gauss × uniform on S², Gauss ×
+cross-polytope for zonal laws in any dimension, Sobol points otherwise.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special, stats
+
+from tokenfield.errors import InputError, require
+from tokenfield.tokens import Tokens, as_real
+
+Density = Callable[[np.ndarray], ArrayLike]
+
+
+def uniform(n: int, d: int, key: int) -> Tokens:
+    """n independent uniform tokens on the sphere of R^d."""
+    return Tokens(_unit(_rng(n, d, key).normal(size=(n, d))))
+
+
+def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
+    """n independent tokens with density ∝ e^{κ⟨mean, x⟩}; `mean` (d,) of norm 1."""
+    centre = _direction(mean, "mean")
+    require(0 <= kappa < np.inf, "kappa", "be at least 0 and finite", kappa)
+    if kappa == 0:
+        return uniform(n, centre.size, key)
+    law = stats.vonmises_fisher(centre, kappa)  # pyright: ignore[reportArgumentType] (kappa is real)
+    return Tokens(_unit(np.reshape(law.rvs(n, random_state=_rng(n, centre.size, key)), (n, -1))))
+
+
+def cap(n: int, centre: ArrayLike, angle: float, key: int) -> Tokens:
+    """n independent uniform tokens within the given angle of `centre` (d,)."""
+    axis = _direction(centre, "centre")
+    require(0 < angle <= np.pi, "angle", "lie in (0, π]", angle)
+    rng, d = _rng(n, axis.size, key), axis.size
+    # u = sin²(θ/2) has the Beta((d−1)/2, (d−1)/2) law on the whole sphere; here cut at the angle
+    a = (d - 1) / 2
+    top = special.betainc(a, a, np.sin(angle / 2) ** 2)
+    u = special.betaincinv(a, a, top * rng.uniform(size=n))
+    across = rng.normal(size=(n, d))
+    across = _unit(across - np.outer(across @ axis, axis))
+    return Tokens(_unit(np.outer(1 - 2 * u, axis) + (2 * np.sqrt(u * (1 - u)))[:, None] * across))
+
+
+def poisson(n: int, w: ArrayLike, key: int | None = None) -> Tokens:
+    """The Poisson law with density (1−|w|²)^{d−1}/|x−w|^{2(d−1)} for a vector w (d,), |w| < 1.
+
+    It is the uniform law moved by a Möbius map of the ball, and the family that the flow with β = 0
+    keeps (theory §4). Without a key: about n quadrature tokens; with one: n independent tokens.
+    """
+    w = np.asarray(as_real(np.asarray(w), "w"))
+    require(w.ndim == 1 and w.size >= 2, "w", "be a vector of length d ≥ 2", f"of shape {w.shape}")
+    radius = float(np.linalg.norm(w))
+    require(radius < 1, "w", "lie inside the unit ball", f"of norm {radius:.9g}")
+    if key is not None:
+        flat = uniform(n, w.size, key)
+    elif w.size == 2:
+        flat = circle_density(np.ones_like, n)
+    else:
+        axis = w / radius if radius > 0 else np.eye(w.size)[0]
+        flat = zonal_density(np.ones_like, axis, n)
+    return flat.push(lambda x: jnp.asarray(_moebius(np.asarray(x), w)))
+
+
+def equiangular(n: int, d: int, rho: float) -> Tokens:
+    """n tokens in R^d, d ≥ n, every two with the inner product ρ in [−1/(n−1), 1]."""
+    _rng(n, d, 0)
+    require(d >= n, "d", f"be at least n = {n}", d)
+    lowest = -1 / (n - 1) if n > 1 else -1.0
+    require(lowest <= rho <= 1, "rho", f"lie in [{lowest:.6g}, 1]", rho)
+    a = np.sqrt(1 - rho)
+    b = (np.sqrt(max(1 + (n - 1) * rho, 0.0)) - a) / n
+    x = np.zeros((n, d))
+    x[:, :n] = a * np.eye(n) + b
+    return Tokens(_unit(x))
+
+
+def circle_density(f: Density, n: int) -> Tokens:
+    """n equispaced tokens on the circle with weights ∝ f(θ); f takes an array of angles.
+
+    The angles are (j + ½)·2π/n: spectrally accurate for smooth f, and never on the axes if 4 divides n.
+    """
+    _rng(n, 2, 0)
+    theta = (np.arange(n) + 0.5) * (2 * np.pi / n)
+    return _weighted(np.stack([np.cos(theta), np.sin(theta)], axis=1), np.ones(n), f(theta))
+
+
+def sphere_density(f: Density, n: int, d: int = 3) -> Tokens:
+    """About n tokens on the sphere of R^d with weights for the density f; f takes points (m, d).
+
+    d = 3: Gauss–Legendre in the height × uniform in the longitude, exact for polynomials of degree
+    2√(n/2) − 1. d ≥ 4: exactly n scrambled Sobol points of fixed seed, error about 1/n.
+    """
+    _rng(n, d, 0)
+    require(d >= 3, "d", "be at least 3 (use circle_density on the circle)", d)
+    x, w = _gauss_uniform(n) if d == 3 else (_sobol(n, d), np.ones(n))
+    return _weighted(x, w, f(x))
+
+
+def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
+    """About n tokens for a density profile(⟨x, axis⟩) in any dimension; profile takes heights in [−1, 1].
+
+    Gauss–Gegenbauer nodes in the height × the 2(d−1) points of a cross-polytope across the axis.
+    """
+    centre = _direction(axis, "axis")
+    d = centre.size
+    _rng(n, d, 0)
+    around = 2 * (d - 1)
+    t, w = special.roots_gegenbauer(max(1, round(n / around)), (d - 2) / 2)
+    across = np.linalg.svd(centre[None])[2][1:]
+    cross = np.concatenate([across, -across])
+    x = t[:, None, None] * centre + np.sqrt(1 - t**2)[:, None, None] * cross
+    density = np.repeat(np.broadcast_to(profile(t), t.shape), around)
+    return _weighted(x.reshape(-1, d), np.repeat(w, around), density)
+
+
+def mixture(parts: Sequence[Tokens], masses: ArrayLike) -> Tokens:
+    """The law Σ mass_k · part_k: all tokens of all parts, weights scaled by the masses (sum 1)."""
+    masses = np.asarray(as_real(np.asarray(masses), "masses"))
+    require(len(parts) > 0 and masses.shape == (len(parts),), "masses",
+            f"have one entry for each of the {len(parts)} parts", f"of shape {masses.shape}")  # fmt: skip
+    require(bool(np.all(masses >= 0)) and abs(masses.sum() - 1) <= 1e-6, "masses",
+            "be at least 0 and sum to 1", masses.tolist())  # fmt: skip
+    dims = {part.d for part in parts}
+    require(len(dims) == 1, "parts", "have one dimension", sorted(dims))
+    x = jnp.concatenate([part.x for part in parts])
+    return Tokens(x, jnp.concatenate([m * p.weights for m, p in zip(masses, parts, strict=True)]))
+
+
+def _rng(n: int, d: int, key: int) -> np.random.Generator:
+    for name, value, least in (("n", n, 1), ("d", d, 2), ("key", key, 0)):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        require(whole and value >= least, name, f"be a whole number, at least {least}", repr(value))
+    return np.random.default_rng(key)
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def _direction(value: ArrayLike, name: str) -> np.ndarray:
+    array = np.asarray(as_real(np.asarray(value), name))
+    require(array.ndim == 1 and array.size >= 2, name, "be a vector of length d ≥ 2",
+            f"of shape {array.shape}")  # fmt: skip
+    norm = float(np.linalg.norm(array))
+    require(abs(norm - 1) <= 1e-6, name, "have norm 1", f"of norm {norm:.9g}")
+    return array / norm
+
+
+def _moebius(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The Möbius map of the ball that carries 0 to w, on the sphere: w + (1−|w|²)(x + w)/|x + w|²."""
+    square = np.sum((x + w) ** 2, axis=1, keepdims=True)
+    return _unit(w + (1 - w @ w) * (x + w) / square)
+
+
+def _gauss_uniform(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rings = max(1, round(np.sqrt(n / 2)))
+    t, w = np.polynomial.legendre.leggauss(rings)
+    phi = (np.arange(2 * rings) + 0.5) * (np.pi / rings)
+    t, w, phi = np.repeat(t, 2 * rings), np.repeat(w, 2 * rings), np.tile(phi, rings)
+    s = np.sqrt(1 - t**2)
+    return np.stack([s * np.cos(phi), s * np.sin(phi), t], axis=1), w
+
+
+def _sobol(n: int, d: int) -> np.ndarray:
+    points = stats.qmc.Sobol(d, rng=np.random.default_rng(0)).random_base2(int(np.ceil(np.log2(max(n, 2)))))
+    inside = np.clip(points[:n], 1e-16, 1 - 1e-16)
+    return _unit(stats.norm.ppf(inside))
+
+
+def _weighted(x: np.ndarray, w: np.ndarray, density: ArrayLike) -> Tokens:
+    density = np.broadcast_to(np.asarray(density, dtype=float), w.shape)
+    if not np.all(np.isfinite(density)) or density.min() < 0 or density.max() == 0:
+        raise InputError(
+            "`f` must be finite, at least 0 and not 0 everywhere,"
+            f" but its values ran from {density.min():g} to {density.max():g}"
+        )
+    total = w * density
+    return Tokens(x, total / total.sum())

@@ -1,0 +1,219 @@
+"""Velocity fields on the sphere: what a layer of attention does to every token (theory §1).
+
+A model says what a point x reads from the tokens (`attention`, unprojected, the output of the layer);
+`velocity` is its tangential part P_x at the tokens themselves. Heads add up. A new model is a class
+with one method `attention`; a new kind of attention head is a class with one method `read`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from tokenfield import sphere
+from tokenfield.attention import rules
+from tokenfield.attention.direct import DIRECT, Direct
+from tokenfield.errors import InputError, is_traced, require
+from tokenfield.tokens import Tokens, as_real
+from tokenfield.weights import AttentionWeights, as_matrix
+
+#: Exponents up to here are kept as they are; beyond, e^{β‖B‖} becomes the unit of time.
+LARGEST_EXPONENT = 500.0
+
+
+class Model(eqx.Module):
+    """A field on the sphere made by the tokens themselves."""
+
+    @property
+    @abstractmethod
+    def d(self) -> int:
+        """Dimension of the tokens it acts on."""
+
+    @abstractmethod
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
+        """Output of the layer at the points x (m, d), before projection to the tangent space."""
+
+    def velocity(self, tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "n d"]:
+        """Tangent velocity of every token, (n, d)."""
+        require(tokens.d == self.d, "tokens", f"have the dimension {self.d} of the model", tokens.d)
+        return sphere.project(tokens.x, self.attention(tokens.x, tokens, sums))
+
+    @property
+    def log_time_unit(self) -> Float[Array, ""]:
+        """L such that one unit of this model's time is e^{−L} of the equation's; 0 if not said."""
+        return jnp.zeros(())
+
+
+class AttentionModel(Model):
+    """Σ_h V_h read_h(x): models made of attention heads, which differ in how a head reads."""
+
+    weights: eqx.AbstractVar[AttentionWeights]
+
+    @abstractmethod
+    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+        """What one head with the matrix B reads at the points x (m, d)."""
+
+    @property
+    def d(self) -> int:
+        """Dimension of the tokens it acts on."""
+        return self.weights.d
+
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
+        """Sum over the heads of V_h times what the head reads at x."""
+
+        def head(B: Array, V: Array) -> Array:
+            return self.read(B, x, tokens, sums) @ V.T
+
+        return _sum_over_heads(head, self.weights.stacked())
+
+
+class SoftmaxAttention(AttentionModel):
+    """Softmax attention (SA): P_x Σ_h V_h ∫y e^{β⟨B_hᵀx,y⟩}dμ / ∫e^{β⟨B_hᵀx,y⟩}dμ.
+
+    `beta` ≥ 0; β = 0 reads the mean of all tokens, β = ∞ is the hardmax over the tokens present.
+    """
+
+    weights: AttentionWeights
+    beta: Float[Array, ""]
+    infinite: bool = eqx.field(static=True)
+
+    def __init__(self, weights: AttentionWeights, beta: ArrayLike | Array):
+        self.weights = _checked(weights)
+        self.beta, self.infinite = _temperature(beta)
+
+    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+        """Softmax mean of the tokens."""
+        if self.infinite:
+            return rules.hardmax(B, x, tokens, sums)
+        return rules.softmax(B, self.beta, x, tokens, sums)
+
+
+class UnnormalisedAttention(AttentionModel):
+    """Unnormalised attention (USA): e^{−L} P_x Σ_h V_h ∫y e^{β⟨B_hᵀx,y⟩}dμ.
+
+    L = 0, the plain equation, as long as β‖B‖ ≤ 500 (largest spectral norm of a head). Beyond that
+    the exponentials would overflow; then L = β‖B‖ and time is counted in units of e^{−L}: the
+    velocities are e^{−L} times those of the equation. `log_time_unit` is L. Derivatives hold L fixed.
+    """
+
+    weights: AttentionWeights
+    beta: Float[Array, ""]
+    infinite: bool = eqx.field(static=True)
+
+    def __init__(self, weights: AttentionWeights, beta: ArrayLike | Array):
+        self.weights = _checked(weights)
+        self.beta, self.infinite = _temperature(beta)
+
+    @property
+    def log_time_unit(self) -> Float[Array, ""]:
+        """L = β‖B‖ if that exceeds 500, else 0."""
+        exponent = lax.stop_gradient(self.beta) * self._norm()
+        return jnp.where(exponent > LARGEST_EXPONENT, exponent, 0.0)
+
+    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+        """Exponential sum over the tokens, in the model's time unit."""
+        if self.infinite:
+            return rules.saturated(B, self._norm(), x, tokens, sums)
+        return rules.unnormalised(B, self.beta, self.log_time_unit, x, tokens, sums)
+
+    def _norm(self) -> Array:
+        B = lax.stop_gradient(self.weights.stacked()[0])
+        return jnp.max(jnp.linalg.norm(B, ord=2, axis=(1, 2)))
+
+
+class HardmaxAttention(AttentionModel):
+    """P_x Σ_h V_h ȳ_h, ȳ_h the mean of the tokens present that maximise ⟨B_hᵀx, ·⟩, ties averaged.
+
+    The limit β → ∞ of softmax at a fixed number of tokens; not the zero-temperature flow.
+    """
+
+    weights: AttentionWeights
+
+    def __init__(self, weights: AttentionWeights):
+        self.weights = _checked(weights)
+
+    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+        """Mean of the tokens with the greatest score."""
+        return rules.hardmax(B, x, tokens, sums)
+
+
+class ZeroTemperature(AttentionModel):
+    """P_x Σ_h V_h B_hᵀx/|B_hᵀx|: the maximiser over the whole sphere, so that tokens do not interact.
+
+    The limit of softmax with n → ∞ (full support) first and then β → ∞ (2605.10931). Where B_hᵀx = 0
+    all keys tie and the head reads 0.
+    """
+
+    weights: AttentionWeights
+
+    def __init__(self, weights: AttentionWeights):
+        self.weights = _checked(weights)
+
+    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+        """Direction of Bᵀx."""
+        return rules.zero_temperature(B, x)
+
+
+class InteractionFlow(Model):
+    """P_x Σ_h ∫φ'(⟨A_h x,y⟩) A_h y dμ, the ascent of E_φ = ½∬φ(⟨Ax,y⟩)dμdμ (2504.14697).
+
+    `phi`: a smooth JAX function of one number; `A` symmetric, (d, d) or (heads, d, d).
+    φ(s) = e^{βs}/β and A = I is `UnnormalisedAttention`.
+    """
+
+    phi: Callable[[Array], Array]
+    A: Float[Array, "*heads d d"]
+
+    def __init__(self, phi: Callable[[Array], Array], A: ArrayLike | Array):
+        require(callable(phi), "phi", "be a JAX function of one number", repr(phi))
+        self.phi = phi
+        self.A = as_matrix(A, "A")
+        if not is_traced(self.A):
+            gap = float(jnp.max(jnp.abs(self.A - jnp.swapaxes(self.A, -1, -2))))
+            scale = float(jnp.max(jnp.abs(self.A)))
+            require(gap <= 1e-12 * scale, "A", "be symmetric", f"off by {gap:.3g}")
+
+    @property
+    def d(self) -> int:
+        """Dimension of the tokens it acts on."""
+        return self.A.shape[-1]
+
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
+        """∫φ'(⟨Ax,y⟩) A y dμ at the points x, summed over the heads."""
+        slope = jax.grad(lambda s: jnp.asarray(self.phi(s), dtype=jnp.float64))
+
+        def f(scores: Array) -> Array:
+            return jax.vmap(slope)(scores.ravel()).reshape(scores.shape)
+
+        def head(A: Array) -> Array:
+            return sums.kernel(f, x @ A, tokens)[1] @ A
+
+        return _sum_over_heads(head, (self.A.reshape(-1, self.d, self.d),))
+
+
+def _sum_over_heads(head: Callable[..., Array], matrices: tuple[Array, ...]) -> Array:
+    if len(matrices[0]) == 1:
+        return head(*(m[0] for m in matrices))
+    shape = jax.eval_shape(head, *(m[0] for m in matrices))
+    return lax.scan(lambda total, m: (total + head(*m), None), jnp.zeros(shape.shape), matrices)[0]
+
+
+def _checked(weights: AttentionWeights) -> AttentionWeights:
+    if not isinstance(weights, AttentionWeights):
+        raise InputError(f"`weights` must be AttentionWeights, but was {type(weights).__name__}")
+    return weights
+
+
+def _temperature(beta: ArrayLike | Array) -> tuple[Array, bool]:
+    """β as an array, and whether it is known to be infinite (a traced β is taken as finite)."""
+    beta = as_real(beta, "beta")
+    require(beta.ndim == 0, "beta", "be one number", f"of shape {beta.shape}")
+    if is_traced(beta):
+        return beta, False
+    require(bool(beta >= 0), "beta", "be at least 0 (infinity is allowed)", float(beta))
+    return beta, bool(jnp.isinf(beta))

@@ -1,0 +1,346 @@
+"""The one verb: carry tokens along a model's flow and return what was saved.
+
+convert → check → run. A run on concrete arrays is driven from the host in bursts of compiled steps, so
+that it can show progress, merge tokens, write to disk and be stopped. Under jit, vmap or grad the same
+steps run inside one traced program.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tokenfield import stepper
+from tokenfield.attention.auto import choose
+from tokenfield.errors import InputError, RunError, is_traced, require
+from tokenfield.models import Model
+from tokenfield.record import Measure, Record, describe, kept_indices
+from tokenfield.solvers import Adaptive, Solver
+from tokenfield.stepper import Field, State
+from tokenfield.tokens import Tokens, as_real
+from tokenfield.trajectory import Trajectory, fingerprint, plain
+
+#: Attempted steps between two looks for tokens to merge; fixed, so that a resumed run merges alike.
+MERGE_EVERY = 16
+#: Seconds a burst of compiled steps should take.
+BURST_SECONDS = 0.2
+
+_begin = eqx.filter_jit(stepper.begin)
+_advance = eqx.filter_jit(stepper.advance)
+_read = eqx.filter_jit(stepper.read)
+
+
+def simulate(
+    model: Model,
+    tokens: Tokens,
+    ts: ArrayLike | Array,
+    solver: Solver = Adaptive(),  # noqa: B008 (frozen)
+    summation: str = "auto",
+    progress: bool = False,
+    *,
+    snapshots: Sequence[int] | None = None,
+    measure: Mapping[str, Measure] | None = None,
+    merge_angle: float | None = None,
+    store: str | Path | None = None,
+    resume: bool = False,
+    strict: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> Trajectory:
+    """Follow the tokens through the times `ts` and return a `Trajectory`.
+
+    Arguments:
+        model, tokens: the flow and the initial law.
+        ts: increasing times; the tokens are given at ts[0]. `log_times` makes log-spaced ones.
+        solver: `Adaptive()` (default), `RungeKutta4(step)` or `Layers(step)`.
+        summation: how attention sums are computed; "auto" or "direct".
+        progress: show a bar with the time reached, steps and rate.
+        snapshots: indices into ts at which tokens are kept (negative ones count from the end); all if
+            left out, none if empty.
+        measure: functions of the tokens, by name, evaluated at every time.
+        merge_angle: during the run, replace tokens closer than this angle by one weighted token; they
+            stay together in the snapshots. `stats["merge_distance"]` sums the W2 distances introduced.
+        store: directory to write to while running; `resume` goes on with one that was cut short.
+        strict: raise `RunError` on numerical trouble instead of returning the part that was finished.
+        settings: plain data to keep in the store beside the inputs.
+
+    Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
+    under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
+    """
+    times = as_real(ts, "ts")
+    _check(model, tokens, times, solver)
+    sums, measure = choose(summation), dict(measure or {})
+    require("x" not in measure, "measure", "not use the name of the snapshots", "'x'")
+    field = Field(model, tokens.weights, sums, solver.tangent)
+    if is_traced(model, tokens, times):
+        require(merge_angle is None and store is None, "merge_angle", "not be used under jit", merge_angle)
+        return _traced(solver, field, tokens, times, snapshots, measure)
+
+    inputs = describe(
+        model=model,
+        solver=solver,
+        summation=summation,
+        merge_angle=merge_angle,
+        tokens={"n": tokens.n, "d": tokens.d}
+        | {name: fingerprint(np.asarray(a)) for name, a in (("x", tokens.x), ("weights", tokens.weights))},
+        ts=times,
+        snapshots=snapshots,
+        measure=sorted(measure),
+    )
+    record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
+    run = _Run(solver, field, tokens, np.asarray(times), merge_angle, record)
+    if store is None:
+        run.start()
+    elif resume and Path(store).exists():
+        run.restore(record.reopen(Path(store)))
+    else:
+        record.create(Path(store), tokens, settings)
+        run.start()
+    try:
+        trajectory = run.go(progress)
+    finally:
+        record.close()
+    if strict and not trajectory.complete:
+        raise RunError(trajectory.status, trajectory)
+    return trajectory
+
+
+def log_times(first: float, last: float, count: int) -> np.ndarray:
+    """0 followed by `count` log-spaced times from `first` to `last`."""
+    require(0 < first < np.inf, "first", "be positive and finite", first)
+    require(first < last < np.inf, "last", f"be finite and greater than first = {first:g}", last)
+    require(count >= 2, "count", "be at least 2", count)
+    inner = np.geomspace(first, last, count)
+    return np.concatenate([[0.0], inner])
+
+
+def _check(model: Model, tokens: Tokens, ts: Array, solver: Solver) -> None:
+    for name, value, kind in (
+        ("model", model, Model),
+        ("tokens", tokens, Tokens),
+        ("solver", solver, Solver),
+    ):
+        if not isinstance(value, kind):
+            raise InputError(f"`{name}` must be a {kind.__name__}, but was {type(value).__name__}")
+    require(tokens.d == model.d, "tokens", f"have the dimension {model.d} of the model", tokens.d)
+    require(ts.ndim == 1 and ts.size >= 1, "ts", "be a list of times", f"of shape {ts.shape}")
+    if is_traced(ts):
+        return
+    t = np.asarray(ts)
+    require(bool(np.all(np.isfinite(t))), "ts", "be finite", t[~np.isfinite(t)][:1])
+    back = np.flatnonzero(np.diff(t) <= 0)
+    if back.size:
+        k = int(back[0])
+        raise InputError(
+            f"`ts` must be increasing, but ts[{k + 1}] = {t[k + 1]:g} follows ts[{k}] = {t[k]:g}"
+        )
+    solver.check(t, tokens.x.size)
+
+
+def _traced(
+    solver: Solver,
+    field: Field,
+    tokens: Tokens,
+    ts: Float[Array, "times"],
+    snapshots: Sequence[int] | None,
+    measure: Mapping[str, Measure],
+) -> Trajectory:
+    """The whole run as one traced program. After numerical trouble the tokens are NaN."""
+
+    def to_next(state: State, t: Array) -> tuple[State, Array]:
+        forever = jnp.array(jnp.iinfo(jnp.int64).max)
+        state = stepper.advance(solver, field, state, t, ts[-1], forever, kind="checkpointed")
+        return state, jnp.where(state.failed, jnp.nan, stepper.read(solver, state, t))
+
+    state = stepper.begin(solver, field, tokens.x, ts[0])
+    state, later = lax.scan(to_next, state, ts[1:])
+    x = jnp.concatenate([tokens.x[None], later])
+    at = kept_indices(snapshots, len(ts))
+    measured = {
+        name: lax.map(lambda row, fn=fn: fn(Tokens(row, tokens.weights)), x) for name, fn in measure.items()
+    }
+    return Trajectory(
+        ts=ts,
+        x=x[at],
+        weights=tokens.weights,
+        snapshot_ts=ts[at],
+        measured=measured,
+        stats={"steps": state.steps, "rejected": state.rejected},
+        inputs={},
+        status="traced: values were not looked at; NaN marks trouble",
+        complete=True,
+    )
+
+
+class _Run:
+    """A run on concrete arrays, driven from the host."""
+
+    def __init__(
+        self,
+        solver: Solver,
+        field: Field,
+        tokens: Tokens,
+        ts: np.ndarray,
+        merge_angle: float | None,
+        record: Record,
+    ):
+        self.solver, self.field, self.ts, self.record = solver, field, ts, record
+        self.initial, self.merge_angle = tokens, merge_angle
+        #: which row of the state each token is, and how many rows are tokens (the rest is padding)
+        self.group, self.active = np.arange(tokens.n), tokens.n
+        self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
+        self.burst = 8
+
+    def start(self) -> None:
+        """Begin at the first time."""
+        self.state = _begin(self.solver, self.field, self.initial.x, jnp.asarray(self.ts[0]))
+
+    def go(self, progress: bool) -> Trajectory:
+        """Run to the end, or to trouble, and return the trajectory."""
+        began, before = time.monotonic(), self.seconds
+        with _bar(progress) as bar:
+            task = bar.add_task("simulating", total=1.0, t=float(self.state.t), steps=0, rate=0.0)
+            self._record_reached()
+            while self.record.reached < len(self.ts) and not self._trouble():
+                self._burst()
+                self._record_reached()
+                self._merge()
+                self.seconds = before + time.monotonic() - began
+                self.record.flush(self._checkpoint)
+                steps = int(self.state.steps)
+                rate = steps / max(self.seconds, 1e-9)
+                bar.update(task, completed=self._fraction(), t=float(self.state.t), steps=steps, rate=rate)
+        self.seconds = before + time.monotonic() - began
+        return self._finish()
+
+    def _burst(self) -> None:
+        most = MERGE_EVERY - self._attempts() % MERGE_EVERY if self.merge_angle else self.burst
+        began = time.monotonic()
+        target, stop = jnp.asarray(self.ts[self.record.reached]), jnp.asarray(self.ts[-1])
+        self.state = _advance(self.solver, self.field, self.state, target, stop, jnp.asarray(most))
+        jax.block_until_ready(self.state)
+        if time.monotonic() - began < BURST_SECONDS:
+            self.burst = min(2 * self.burst, 10**6)
+        else:
+            self.burst = max(1, self.burst // 2)
+
+    def _record_reached(self) -> None:
+        while self.record.reached < len(self.ts) and self.ts[self.record.reached] <= float(self.state.t):
+            x = _read(self.solver, self.state, jnp.asarray(self.ts[self.record.reached]))
+            self.record.add(Tokens(x[self.group], self.initial.weights))
+
+    def _merge(self) -> None:
+        if self.merge_angle is None or self._attempts() % MERGE_EVERY:
+            return
+        merged = Tokens(self.state.x[: self.active], self.field.weights[: self.active]).merge(
+            self.merge_angle
+        )
+        if merged.tokens.n == self.active:
+            return
+        self.merge_distance += merged.distance
+        self.group, self.active = np.asarray(merged.group)[self.group], merged.tokens.n
+        # rows of weight 0 pad to a power of four: a run then compiles few programs, not n
+        size = min(len(self.state.x), 4 ** int(np.ceil(np.log(self.active) / np.log(4) - 1e-9)))
+        pad = size - self.active
+        x = jnp.concatenate([merged.tokens.x, jnp.broadcast_to(merged.tokens.x[:1], (pad, self.initial.d))])
+        weights = jnp.concatenate([merged.tokens.weights, jnp.zeros(pad)])
+        self._replace(x, weights)
+
+    def _replace(self, x: Array, weights: Array) -> None:
+        """Go on from other tokens at the same time with the same step and counts."""
+        old, self.restarts = self.state, self.restarts + 1
+        self.field = eqx.tree_at(lambda f: f.weights, self.field, weights)
+        new = stepper.fresh(self.solver, self.field, x, old.t, old.dt, old.controller)
+        counts = lambda s: (s.steps, s.rejected, s.stuck, s.failed)  # noqa: E731
+        self.state = eqx.tree_at(counts, new, counts(old))
+
+    def _attempts(self) -> int:
+        return int(self.state.steps) + int(self.state.rejected)
+
+    def _fraction(self) -> float:
+        """Share of the saved times reached, with the part of the current gap."""
+        k = self.record.reached
+        if k >= len(self.ts):
+            return 1.0
+        gap = (float(self.state.t) - self.ts[k - 1]) / (self.ts[k] - self.ts[k - 1])
+        return (k - 1 + min(max(gap, 0.0), 1.0)) / (len(self.ts) - 1)
+
+    def _trouble(self) -> str:
+        t = float(self.state.t)
+        if not np.isfinite(float(self.state.dt)):
+            return f"stopped at t = {t:g}: the velocity is not finite at the initial tokens"
+        if not bool(self.state.failed):
+            return ""
+        if self.solver.controller is None:
+            return f"stopped at t = {t:g}: the next step gave tokens that are not finite"
+        return (
+            f"stopped at t = {t:g}: no step, however short, met the tolerance;"
+            " the velocity is not finite or not smooth there"
+        )
+
+    def _finish(self) -> Trajectory:
+        trouble = self._trouble()
+        complete = self.record.reached == len(self.ts)
+        status = f"reached t = {self.ts[-1]:g} as asked" if complete else trouble
+        stats = self._stats()
+        facts = {"status": status, "complete": complete, "stats": plain(stats)}
+        self.record.flush(self._checkpoint, last=True, **facts)
+        return self.record.trajectory(status, complete, stats)
+
+    def _stats(self) -> dict[str, Any]:
+        stages, starts = self.solver.stages, 3 + self.restarts if self.solver.controller else 0
+        stats = {
+            "steps": int(self.state.steps),
+            "rejected": int(self.state.rejected),
+            "evaluations": None if stages is None else self._attempts() * stages + starts,
+            "seconds": self.seconds,
+            "summation": type(self.field.sums).__name__.lower(),
+            "log_time_unit": float(self.field.model.log_time_unit),
+        }
+        if self.merge_angle is not None:
+            stats |= {"tokens_left": self.active, "merge_distance": self.merge_distance}
+        return stats
+
+    def _checkpoint(self) -> dict[str, np.ndarray]:
+        """All that is needed to go on; the interpolant is not, since all times reached are recorded."""
+        leaves = jax.tree.leaves(eqx.tree_at(lambda s: s.dense, self.state, None))
+        counts = {"reached": self.record.reached, "active": self.active, "restarts": self.restarts}
+        floats = {"merge_distance": self.merge_distance, "seconds": self.seconds}
+        arrays = {"group": self.group, "weights": self.field.weights}
+        state = {f"state_{i}": leaf for i, leaf in enumerate(leaves)}
+        return {k: np.asarray(v) for k, v in (counts | floats | arrays | state).items()}
+
+    def restore(self, saved: dict[str, np.ndarray] | None) -> None:
+        """Go on from a checkpoint, or from the start if there is none."""
+        if saved is None:
+            return self.start()
+        self.group, self.active = saved["group"], int(saved["active"])
+        self.restarts, self.seconds = int(saved["restarts"]), float(saved["seconds"])
+        self.merge_distance = float(saved["merge_distance"])
+        self.field = eqx.tree_at(lambda f: f.weights, self.field, jnp.asarray(saved["weights"]))
+        x = jnp.zeros((len(saved["weights"]), self.initial.d))
+        like = eqx.filter_eval_shape(stepper.begin, self.solver, self.field, x, jnp.zeros(()))
+        dense = stepper.zeros(like.dense)
+        bare = eqx.tree_at(lambda s: s.dense, like, None)
+        leaves = [jnp.asarray(saved[f"state_{i}"]) for i in range(len(jax.tree.leaves(bare)))]
+        bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
+        self.state = eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
+        return None
+
+
+def _bar(progress: bool) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("t = {task.fields[t]:.5g}, {task.fields[steps]} steps, {task.fields[rate]:.3g}/s"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, disable=not progress)

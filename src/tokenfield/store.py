@@ -1,0 +1,192 @@
+"""A run on disk: a directory that survives kill -9 at any moment.
+
+    manifest.json     inputs, versions, how many records are written, status; replaced atomically
+    data.zarr/        arrays of full length, opened by xarray; records beyond the written count are NaN
+    checkpoint.npz    state to go on from; replaced atomically
+
+The directory appears by one rename, complete and empty of records. Then for each batch: rows, then
+checkpoint, then the count in the manifest. A reader trusts only the count.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+import zarr.codecs
+
+from tokenfield.errors import InputError, RunError
+
+FORMAT = "tokenfield run 1"
+MANIFEST, DATA, CHECKPOINT = "manifest.json", "data.zarr", "checkpoint.npz"
+#: Bytes below which several records share a file.
+CHUNK_BYTES = 2**18
+VERSIONED = ("tokenfield", "jax", "jaxlib", "diffrax", "equinox", "numpy", "zarr", "xarray")
+
+
+class Layout(dict[str, tuple[tuple[int, ...], tuple[str, ...]]]):
+    """For each array its full shape and the names of its axes; the first axis counts records."""
+
+
+def create(path: Path, layout: Layout, fixed: Mapping[str, Any], manifest: dict[str, Any]) -> None:
+    """Make the directory with empty arrays, in one step; refuse one that holds something already.
+
+    `fixed` are arrays known from the start, name → (values, axis names).
+    """
+    _refuse_occupied(path)
+    with _disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
+        try:
+            _write_draft(draft, layout, fixed, manifest)
+            os.rename(draft, path)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest, checked to be one of ours."""
+    if not path.exists():
+        raise InputError(f"`path` must be a stored run, but {path} does not exist")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf8"))
+    except FileNotFoundError:
+        raise InputError(f"`path` must be a stored run, but {path} has no {MANIFEST}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"`path` must be a stored run, but {path / MANIFEST} is unreadable: {error}"
+        ) from error
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise InputError(f"`path` must be a stored run of format {FORMAT!r}, but {path} has {found!r}")
+    return manifest
+
+
+def read_data(path: Path, written: Mapping[str, int]) -> xr.Dataset:
+    """The first `written[name]` records of each array; damage is said, never filled with NaN."""
+    try:
+        data = xr.open_zarr(path / DATA, consolidated=False).load()
+    except Exception as error:  # zarr raises many kinds, by codec and by metadata
+        raise InputError(
+            f"`path` must be a whole stored run, but {path / DATA} is damaged: {error}"
+        ) from error
+    for name, count in written.items():
+        if name not in data:
+            raise InputError(f"`path` must be a whole stored run, but {path / DATA} has lost `{name}`")
+        missing = np.isnan(data[name].values[:count]).reshape(count, -1).any(axis=1)
+        if missing.any():
+            raise InputError(
+                f"`path` must be a whole stored run, but record {int(np.argmax(missing))} of `{name}`"
+                f" in {path} is missing or not finite"
+            )
+    return data
+
+
+class Writer:
+    """Adds records to a store that exists; holds a lock so that only one process does."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.manifest = read_manifest(path)
+        self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until close)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise InputError(f"`path` must not be in use, but another process is writing to {path}") from None
+        self._group = zarr.open_group(path / DATA, mode="r+")
+
+    def rows(self, name: str, first: int, values: np.ndarray) -> None:
+        """Put records first, first + 1, ... of one array on disk."""
+        with _disk(self.path):
+            array = self._group[name]
+            assert isinstance(array, zarr.Array)
+            array[first : first + len(values)] = values
+
+    def commit(self, checkpoint: Mapping[str, np.ndarray] | None, **facts: Any) -> None:
+        """Make what was written count: the checkpoint first, then the manifest's facts."""
+        with _disk(self.path):
+            if checkpoint is not None:
+                with _replacing(self.path / CHECKPOINT) as file:
+                    np.savez(file, allow_pickle=False, **checkpoint)
+            self.manifest |= facts
+            _write_json(self.path / MANIFEST, self.manifest)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.close()
+
+
+def read_checkpoint(path: Path) -> dict[str, np.ndarray] | None:
+    """The last checkpoint, None if the run never reached one."""
+    file = path / CHECKPOINT
+    if not file.exists():
+        return None
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except Exception as error:
+        raise InputError(f"`path` must hold a usable checkpoint, but {file} is damaged: {error}") from error
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed the numbers."""
+    return {name: version(name) for name in VERSIONED}
+
+
+def _refuse_occupied(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        holds = "a stored run" if (path / MANIFEST).exists() else "other files"
+        raise InputError(f"`path` must be new or an empty directory, but {path} holds {holds}")
+
+
+def _write_draft(draft: Path, layout: Layout, fixed: Mapping[str, Any], manifest: dict[str, Any]) -> None:
+    group = zarr.create_group(draft / DATA)
+    codec = zarr.codecs.ZstdCodec(level=1, checksum=True)
+    for name, (shape, axes) in layout.items():
+        record = 8 * int(np.prod(shape[1:]))
+        chunk = max(1, min(shape[0], CHUNK_BYTES // max(record, 1)))
+        group.create_array(
+            name, shape=shape, chunks=(chunk, *(max(s, 1) for s in shape[1:])), dtype="float64",
+            fill_value=np.nan, dimension_names=axes, compressors=codec,
+        )  # fmt: skip
+    for name, (values, axes) in fixed.items():
+        group.create_array(name, data=values, fill_value=np.nan, dimension_names=axes, compressors=codec)
+    _write_json(draft / MANIFEST, {"format": FORMAT, "versions": versions()} | manifest)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with _replacing(path) as file:
+        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode("utf8"))
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Any]:
+    """Write a new version of a file beside it and put it in place only when it is safe on disk."""
+    draft = path.with_name(f".{path.name}.draft")
+    with open(draft, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """Turn trouble with the disk into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"could not write to {path}: {error.strerror or error}; what was finished is kept"
+        ) from error

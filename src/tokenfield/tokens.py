@@ -1,0 +1,156 @@
+"""Tokens: weighted points on the sphere, the law μ = Σ w_i δ_{x_i}. The one state type."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+from scipy.spatial import KDTree
+
+from tokenfield import sphere
+from tokenfield.errors import InputError, is_traced, require
+
+#: How far from norm 1, or from total weight 1, an input may be; it is then corrected to rounding.
+UNIT_TOLERANCE = 1e-6
+
+
+class Moments(NamedTuple):
+    """First and second moment of a law: ∫x dμ of shape (d,) and ∫xxᵀ dμ of shape (d, d)."""
+
+    mean: Float[Array, "d"]
+    second: Float[Array, "d d"]
+
+
+class Tokens(eqx.Module):
+    """n weighted tokens on the unit sphere of R^d.
+
+    Arguments: `x` (n, d), rows of norm 1; `weights` (n,), non-negative with sum 1, equal if left out.
+    Norms and the sum may be off by 1e-6 (single precision input) and are then corrected to rounding.
+    """
+
+    x: Float[Array, "n d"]
+    weights: Float[Array, "n"]
+
+    def __init__(self, x: ArrayLike | Array, weights: ArrayLike | Array | None = None):
+        x = as_real(x, "x")
+        require(x.ndim == 2 and x.shape[0] > 0 and x.shape[1] > 1, "x",
+                "have shape (n, d) with n ≥ 1 and d ≥ 2", f"of shape {x.shape}")  # fmt: skip
+        n = x.shape[0]
+        w = jnp.full(n, 1.0 / n) if weights is None else as_real(weights, "weights")
+        require(w.shape == (n,), "weights", f"have shape ({n},), one per token", f"of shape {w.shape}")
+        if not is_traced(x):
+            _check_norms(np.asarray(x))
+        if not is_traced(w):
+            _check_weights(np.asarray(w))
+        self.x = sphere.retract(x)
+        self.weights = w / jnp.sum(w)
+
+    @property
+    def n(self) -> int:
+        """Number of tokens."""
+        return self.x.shape[0]
+
+    @property
+    def d(self) -> int:
+        """Dimension of the surrounding space; the sphere has dimension d − 1."""
+        return self.x.shape[1]
+
+    def push(self, f: Callable[[Array], Array]) -> "Tokens":
+        """Push-forward f♯μ under a map of rows (n, d) → (n, d) that stays on the sphere."""
+        return Tokens(f(self.x), self.weights)
+
+    def moments(self) -> Moments:
+        """Mean ∫x dμ and second moment ∫xxᵀ dμ."""
+        weighted = self.weights[:, None] * self.x
+        return Moments(jnp.sum(weighted, axis=0), weighted.T @ self.x)
+
+    def merge(self, angle: float) -> "Merged":
+        """Replace tokens closer than `angle` by one token at their mean direction with their weight.
+
+        No two of the tokens that remain are closer than `angle`. The report says which token went
+        where and how much transport that was. Runs on the host: not for use under jit.
+        """
+        require(0 < angle < np.pi / 2, "angle", "lie between 0 and π/2", angle)
+        x, weights = np.asarray(self.x), np.asarray(self.weights)
+        group = np.arange(self.n)
+        while True:
+            leader = _leaders(x, 2 * np.sin(angle / 2))
+            if np.array_equal(leader, np.arange(len(x))):
+                break
+            _, index = np.unique(leader, return_inverse=True)
+            x, weights = _means(x, weights, index, leader)
+            group = index[group]
+        moved = np.asarray(sphere.distance(self.x, jnp.asarray(x[group])))
+        distance = float(np.sqrt(np.sum(np.asarray(self.weights) * moved**2)))
+        return Merged(Tokens(x, weights), jnp.asarray(group), distance)
+
+
+class Merged(NamedTuple):
+    """What `Tokens.merge` did.
+
+    `tokens`: the merged law; `group` (n,): which merged token each old token became; `distance`: the
+    geodesic W2 cost of moving every token there, an upper bound of W2 between the two laws.
+    """
+
+    tokens: Tokens
+    group: Int[Array, "n"]
+    distance: float
+
+
+def as_real(value: ArrayLike | Array, name: str) -> Float[Array, "..."]:
+    """The value as a float64 JAX array; text, complex numbers and ragged lists are refused by name."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"`{name}` must be an array of real numbers, but was {value!r}") from error
+    real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+    require(real, name, "be an array of real numbers", f"of type {array.dtype}")
+    return array.astype(jnp.float64)
+
+
+def _check_norms(x: np.ndarray) -> None:
+    norms = np.linalg.norm(x, axis=1)
+    wrong = np.flatnonzero(~(np.abs(norms - 1) <= UNIT_TOLERANCE))
+    if wrong.size:
+        row = wrong[0]
+        raise InputError(
+            f"`x` must have rows of norm 1, but row {row} has norm {norms[row]:.9g}"
+            f" ({wrong.size} of {len(x)} rows are off); divide each row by its norm first"
+        )
+
+
+def _check_weights(w: np.ndarray) -> None:
+    require(bool(np.all(np.isfinite(w))), "weights", "be finite", w[~np.isfinite(w)][:1])
+    require(bool(np.all(w >= 0)), "weights", "be at least 0", w.min())
+    total = w.sum()
+    require(abs(total - 1) <= UNIT_TOLERANCE, "weights", "sum to 1", f"summing to {total:.9g}")
+
+
+def _leaders(x: np.ndarray, radius: float) -> np.ndarray:
+    """For each point the index of a leader within `radius`; leaders lead themselves.
+
+    Points are taken in order: the first without a leader leads all such points around it.
+    """
+    leader = np.full(len(x), -1)
+    tree = KDTree(x)
+    nearest, _ = tree.query(x, k=2, distance_upper_bound=radius)
+    alone = ~np.isfinite(nearest[:, 1]) if len(x) > 1 else np.ones(1, bool)
+    leader[alone] = np.flatnonzero(alone)
+    for i in np.flatnonzero(~alone):
+        if leader[i] < 0:
+            near = np.asarray(tree.query_ball_point(x[i], radius))
+            leader[near[leader[near] < 0]] = i
+    return leader
+
+
+def _means(
+    x: np.ndarray, weights: np.ndarray, index: np.ndarray, leader: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted mean direction and weight of each group; a group of weight 0 stays at its leader."""
+    total = np.bincount(index, weights)
+    share = np.where(total[index] > 0, weights, leader == np.arange(len(x)))
+    mean = np.stack([np.bincount(index, share * column) for column in x.T], axis=1)
+    return mean / np.linalg.norm(mean, axis=1, keepdims=True), total
