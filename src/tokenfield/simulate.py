@@ -79,6 +79,8 @@ def simulate(
     _check(model, tokens, times, solver)
     sums, measure = choose(summation), dict(measure or {})
     require("x" not in measure, "measure", "not use the name of the snapshots", "'x'")
+    if merge_angle is not None:
+        require(0 < merge_angle < np.pi / 2, "merge_angle", "lie between 0 and π/2", merge_angle)
     field = Field(model, tokens.weights, sums, solver.tangent)
     if is_traced(model, tokens, times):
         require(merge_angle is None and store is None, "merge_angle", "not be used under jit", merge_angle)

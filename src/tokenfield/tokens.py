@@ -103,12 +103,11 @@ class Merged(NamedTuple):
 def as_real(value: ArrayLike | Array, name: str) -> Float[Array, "..."]:
     """The value as a float64 JAX array; text, complex numbers and ragged lists are refused by name."""
     try:
-        array = jnp.asarray(value)
+        array = jnp.asarray(value) if is_traced(value) else np.asarray(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"`{name}` must be an array of real numbers, but was {value!r}") from error
-    real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
-    require(real, name, "be an array of real numbers", f"of type {array.dtype}")
-    return array.astype(jnp.float64)
+    require(array.dtype.kind in "fiu", name, "be an array of real numbers", f"of type {array.dtype}")
+    return jnp.asarray(array, dtype=jnp.float64)
 
 
 def _check_norms(x: np.ndarray) -> None:

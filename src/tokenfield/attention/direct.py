@@ -155,8 +155,8 @@ def _fold(add: Callable[[Array, _Keys], Array], start: Array, keys: _Keys) -> Ar
 def _over_query_tiles(tile: Callable[[Any, _Keys], Any], queries: Any, tokens: Tokens) -> Any:
     """Apply `tile` to each tile of queries against all keys and join the results."""
     m, d = jax.tree.leaves(queries)[0].shape
-    keys = _Keys(*_tiled((tokens.x, tokens.weights), _tile_size(tokens.n, 500)))
-    tiles = _tiled(queries, _tile_size(m, 1000 if d < 32 else 2000))
+    keys = _Keys(*_tiled((tokens.x, tokens.weights), _tile_size(tokens.n, 500 if d < 32 else 1000)))
+    tiles = _tiled(queries, _tile_size(m, 1000))
     out = lax.map(jax.checkpoint(lambda q: tile(q, keys)), tiles)
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:m], out)
 

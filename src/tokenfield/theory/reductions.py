@@ -40,7 +40,7 @@ def equiangular(
     u0 = [-np.log1p(-rho0)]
     if len(ts) == 1:
         return np.array([rho0])
-    solved = integrate.solve_ivp(slope, (ts[0], ts[-1]), u0, "LSODA", ts, rtol=1e-12, atol=1e-13)
+    solved = integrate.solve_ivp(slope, (ts[0], ts[-1]), u0, "DOP853", ts, rtol=1e-13, atol=1e-14)
     return -np.expm1(-solved.y[0])
 
 

@@ -1,0 +1,127 @@
+"""A run as a TOML file: read, checked by name, turned into the arguments of `simulate`.
+
+What may stand in each section is in settings.py; here is the whole and its error sentences.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from tokenfield.diagnostics.energy import energy
+from tokenfield.diagnostics.order import order_parameter
+from tokenfield.errors import InputError
+from tokenfield.record import Measure
+from tokenfield.settings import (
+    AdaptiveSettings,
+    Built,
+    InitialSettings,
+    Matrix,
+    ModelSettings,
+    RunSettings,
+    Section,
+    SolverSettings,
+    Times,
+    WeightsSettings,
+)
+from tokenfield.trajectory import plain
+
+
+class Config(Section):
+    """A whole run."""
+
+    weights: WeightsSettings
+    model: ModelSettings
+    initial: InitialSettings
+    times: Times
+    solver: SolverSettings = AdaptiveSettings()
+    run: RunSettings = RunSettings()
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings as arguments of `simulate`, every object built and checked."""
+        return {
+            "model": self.model.build(self.weights.build()),
+            "tokens": self.initial.build(),
+            "ts": self.times.build(),
+            "solver": self.solver.build(),
+            "summation": self.run.summation,
+            "snapshots": self.run.snapshots,
+            "merge_angle": self.run.merge_angle,
+            "measure": {name: self._measure(name) for name in self.run.measure},
+            "settings": plain(self.model_dump(exclude_none=True)),
+        }
+
+    def _measure(self, name: str) -> Measure:
+        if name == "energy":
+            beta = getattr(self.model, "beta", None)
+            if beta is None:
+                raise InputError(
+                    f"`run.measure` must not name 'energy' for {self.model.kind!r}: it has no beta"
+                )
+            return lambda tokens: energy(tokens, beta)
+        return {"order_parameter": order_parameter, "mean": lambda tokens: tokens.moments().mean}[name]
+
+
+def read(path: str | Path) -> Config:
+    """Read and check a TOML file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InputError(f"`config` must be a readable TOML file, but {path} is not: {reason}") from error
+    try:
+        return parse(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"`config` must be a TOML file, but {path} is not: {error}") from error
+
+
+def parse(settings: dict[str, Any]) -> Config:
+    """Check settings given as plain data."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise InputError("\n".join(_sentence(e) for e in error.errors())) from None
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """One error as a sentence that names the setting, the value and the fix."""
+    # the tag of a union's alternative is in the path, but not in the file
+    loc, context = error["loc"], error.get("ctx", {})
+    sections = _sections()
+    name = ".".join(str(p) for k, p in enumerate(loc) if p not in sections or k == len(loc) - 1)
+    match error["type"]:
+        case "extra_forbidden":
+            known = list(_section_at(loc[:-1]).model_fields)
+            near = difflib.get_close_matches(str(loc[-1]), known, 1, 0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+            return f"`{name}` is not a known setting; {hint}"
+        case "missing":
+            return f"`{name}` must be given, but is missing"
+        case "union_tag_not_found":
+            return f"`{name}.{context['discriminator'].strip(chr(39))}` must be given, but is missing"
+        case "union_tag_invalid":
+            tag = context["discriminator"].strip("'")
+            return f"`{name}.{tag}` must be one of {context['expected_tags']}, but was {context['tag']!r}"
+        case "value_error":
+            return f"`{name}` must {context['error']}"
+    message = error["msg"].removeprefix("Input should be ")
+    return f"`{name}` must be {message}, but was {error['input']!r}"
+
+
+def _sections() -> dict[str, type[BaseModel]]:
+    """Every section that a `kind` or `law` selects, by that tag."""
+    every = [*Section.__subclasses__(), *Built.__subclasses__()]
+    tagged = ((c, c.model_fields.get("kind") or c.model_fields.get("law")) for c in every)
+    return {get_args(field.annotation)[0]: c for c, field in tagged if field is not None}
+
+
+def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """The section that an error's path leads to."""
+    if not loc:
+        return Config
+    plain_sections = {"weights": WeightsSettings, "times": Times, "run": RunSettings}
+    return (_sections() | plain_sections).get(str(loc[-1]), Matrix)

@@ -1,0 +1,140 @@
+"""Initial laws: reproducible, of the right distribution, quadrature of the right accuracy."""
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+import tokenfield as tkf
+from tokenfield import initial
+
+RANDOM = {
+    "uniform": lambda key: initial.uniform(200, 3, key),
+    "vmf": lambda key: initial.von_mises_fisher(200, [0, 0, 1.0], 4.0, key),
+    "cap": lambda key: initial.cap(200, [0, 1.0, 0], 0.7, key),
+    "poisson": lambda key: initial.poisson(200, [0.3, 0.1, 0.0], key),
+}
+
+
+@pytest.mark.parametrize("law", RANDOM)
+def test_same_key_same_tokens(law):
+    np.testing.assert_array_equal(RANDOM[law](5).x, RANDOM[law](5).x)
+    assert not np.allclose(RANDOM[law](5).x, RANDOM[law](6).x)
+
+
+@pytest.mark.parametrize("d", [2, 3, 8])
+def test_uniform_heights_follow_the_beta_law(d):
+    x = np.asarray(initial.uniform(20_000, d, 1).x)
+    law = stats.beta((d - 1) / 2, (d - 1) / 2)
+    assert stats.kstest((1 + x[:, -1]) / 2, law.cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("d", "kappa"), [(2, 3.0), (3, 0.5), (3, 50.0), (6, 10.0)])
+def test_von_mises_fisher_mean_is_a_bessel_ratio(d, kappa):
+    mean = np.ones(d) / np.sqrt(d)
+    x = np.asarray(initial.von_mises_fisher(40_000, mean, kappa, 2).x)
+    heights = x @ mean
+    expected = special.ive(d / 2, kappa) / special.ive(d / 2 - 1, kappa)
+    assert abs(heights.mean() - expected) < 4 * heights.std() / np.sqrt(len(x))
+
+
+@pytest.mark.parametrize(("d", "angle"), [(2, 1.0), (3, 0.3), (5, 2.5), (7, np.pi)])
+def test_cap_is_uniform_within_its_angle(d, angle):
+    centre = np.eye(d)[1]
+    theta = np.arccos(np.clip(np.asarray(initial.cap(20_000, centre, angle, 3).x) @ centre, -1, 1))
+    assert theta.max() <= angle + 1e-9
+    total = integrate.quad(lambda s: np.sin(s) ** (d - 2), 0, angle)[0]
+
+    def cdf(t):
+        return np.array([integrate.quad(lambda s: np.sin(s) ** (d - 2), 0, v)[0] / total for v in t])
+
+    assert stats.kstest(theta[:2000], cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("d", [2, 3, 5])
+def test_poisson_quadrature_has_the_order_parameter_of_the_density(d):
+    """R against the integral of the stated density, not against our own formula for it."""
+    r = 0.4
+    axis = np.random.default_rng(d).normal(size=d)
+    axis /= np.linalg.norm(axis)
+
+    def density(t):
+        return (1 - r**2) ** (d - 1) / (1 - 2 * r * t + r**2) ** (d - 1) * (1 - t**2) ** ((d - 3) / 2)
+
+    def heights(power):  # substitution t = cos s removes the end point singularity at d = 2
+        return integrate.quad(lambda s: np.cos(s) ** power * density(np.cos(s)) * np.sin(s), 0, np.pi)[0]
+
+    tokens = initial.poisson(600, r * axis)
+    expected = heights(1) / heights(0)
+    np.testing.assert_allclose(tokens.moments().mean, expected * axis, atol=1e-10)
+    assert float(tkf.theory.poisson_radius_order(r, d)) == pytest.approx(expected, rel=1e-10)
+    sample = initial.poisson(20_000, r * axis, key=1)
+    assert abs(np.asarray(sample.x @ axis).mean() - expected) < 4 / np.sqrt(20_000)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "rho"), [(4, 4, 0.3), (5, 9, -0.25), (32, 32, 0.0), (3, 3, 1.0), (1, 2, 0.5)]
+)
+def test_equiangular_tokens_share_one_inner_product(n, d, rho):
+    x = np.asarray(initial.equiangular(n, d, rho).x)
+    gram = x @ x.T
+    np.testing.assert_allclose(gram, np.where(np.eye(n), 1, rho), atol=1e-14)
+
+
+def test_circle_density_is_spectrally_accurate():
+    """∫e^{ikθ}dμ for the von Mises density is I_k(κ)/I_0(κ)."""
+    tokens = initial.circle_density(lambda t: np.exp(3 * np.cos(t)), 64)
+    z = tokens.x[:, 0] + 1j * tokens.x[:, 1]
+    for k in (1, 2, 5):
+        expected = special.iv(k, 3.0) / special.iv(0, 3.0)
+        np.testing.assert_allclose(np.sum(tokens.weights * z**k), expected, atol=1e-14)
+
+
+def test_sphere_density_integrates_polynomials_exactly():
+    tokens = initial.sphere_density(lambda x: 1 + x[:, 2] ** 3 + x[:, 0] * x[:, 1], 300)
+    np.testing.assert_allclose(tokens.moments().mean, [0, 0, 1 / 5], atol=1e-14)
+    np.testing.assert_allclose(tokens.moments().second[0, 1], 1 / 15, atol=1e-14)
+
+
+def test_quasi_random_density_beats_monte_carlo():
+    """⟨x, e⟩ of the density 1 + ⟨x, e⟩ on the sphere of R^6 is 1/6; iid error would be about .4/√n."""
+    n = 4096
+    mean = initial.sphere_density(lambda x: 1 + x[:, 0], n, d=6).moments().mean
+    assert abs(float(mean[0]) - 1 / 6) < 0.1 / np.sqrt(n)
+
+
+@pytest.mark.parametrize("d", [2, 3, 4, 50])
+def test_zonal_density_has_the_von_mises_fisher_mean(d):
+    kappa, axis = 2.5, np.eye(d)[-1]
+    tokens = initial.zonal_density(lambda t: np.exp(kappa * t), axis, 40 * 2 * (d - 1))
+    expected = special.ive(d / 2, kappa) / special.ive(d / 2 - 1, kappa)
+    np.testing.assert_allclose(tokens.moments().mean, expected * axis, atol=1e-13)
+
+
+def test_mixture_adds_laws():
+    a, b = tkf.Tokens([[1.0, 0.0]]), tkf.Tokens([[0.0, 1.0], [0.0, -1.0]])
+    both = initial.mixture([a, b], [0.2, 0.8])
+    np.testing.assert_allclose(both.weights, [0.2, 0.4, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (lambda: initial.uniform(0, 3, 0), "`n` must be a whole number, at least 1, but was 0"),
+        (lambda: initial.uniform(5, 1, 0), "`d` must be a whole number, at least 2, but was 1"),
+        (lambda: initial.uniform(5, 3, 0.5), "`key` must be a whole number, at least 0, but was 0.5"),
+        (lambda: initial.uniform(5, 3, -1), "`key` must be a whole number, at least 0, but was -1"),
+        (lambda: initial.cap(5, [0, 2.0], 1.0, 0), "`centre` must have norm 1, but was of norm 2"),
+        (lambda: initial.cap(5, [0, 1.0], 4.0, 0), r"`angle` must lie in \(0, π\], but was 4"),
+        (lambda: initial.von_mises_fisher(5, [0, 1.0], -1.0, 0), "`kappa` must be at least 0"),
+        (lambda: initial.poisson(9, [1.0, 0.0]), "`w` must lie inside the unit ball, but was of norm 1"),
+        (lambda: initial.equiangular(4, 3, 0.0), "`d` must be at least n = 4, but was 3"),
+        (lambda: initial.equiangular(4, 4, -0.5), r"`rho` must lie in \[-0.333333, 1\], but was -0.5"),
+        (lambda: initial.circle_density(np.cos, 9), "`f` must be finite, at least 0 and not 0 everywhere"),
+        (lambda: initial.sphere_density(lambda x: x[:, 0] * np.nan, 9), "`f` must be finite"),
+        (lambda: initial.mixture([tkf.Tokens(np.eye(2))], [0.5]), "`masses` must be at least 0 and sum to 1"),
+        (lambda: initial.mixture([tkf.Tokens(np.eye(2)), tkf.Tokens(np.eye(3))], [0.5, 0.5]), "`parts` must"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(bad, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        bad()

@@ -1,0 +1,104 @@
+"""The exact cases against the printed digits of theory §4 and against independent computations."""
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import integrate
+
+import tokenfield as tkf
+from tokenfield import theory
+
+
+def test_equiangular_reference_numbers():
+    softmax = theory.equiangular([0, 1, 5], 32, 1.0, 0.0)
+    np.testing.assert_allclose(softmax[1:], [0.1518493355439, 0.9982842486223], atol=1e-12)
+    usa = theory.equiangular([0, 1], 32, 1.0, 0.0, "unnormalised")
+    assert usa[1] == pytest.approx(0.1899421137486, abs=1e-12)
+
+
+def test_equiangular_equation_comes_from_the_full_system():
+    """Public code had it wrong (peers.md): ρ' is compared with d/dt⟨x_0, x_1⟩ of the token velocities."""
+    n, beta, rho = 7, 2.3, 0.37
+    tokens = tkf.initial.equiangular(n, n, rho)
+    for kind, flow in ((tkf.SoftmaxAttention, "softmax"), (tkf.UnnormalisedAttention, "unnormalised")):
+        v = kind(tkf.AttentionWeights.identity(n), beta).velocity(tokens)
+        slope = float(v[0] @ tokens.x[1] + v[1] @ tokens.x[0])
+        h = 1e-4
+        rhos = theory.equiangular([0, h, 2 * h], n, beta, rho, flow)
+        assert (-3 * rhos[0] + 4 * rhos[1] - rhos[2]) / (2 * h) == pytest.approx(slope, rel=1e-6)
+
+
+def test_two_tokens_reference_numbers():
+    assert theory.two_tokens(0, 0.9, 5.0) == pytest.approx(16.9525332, abs=5e-8)
+    assert theory.two_tokens(0, 0.9, 20.0) == pytest.approx(1.21917570e7, abs=0.05)
+
+
+def test_two_tokens_are_two_equiangular_tokens():
+    t = theory.two_tokens(0.2, 0.7, 3.0)
+    assert theory.equiangular([0, t], 2, 3.0, 0.2)[1] == pytest.approx(0.7, abs=1e-10)
+
+
+def test_poisson_reference_numbers():
+    ts = [0, 1, 2, 4]
+    flat = [0.3189649611, 0.4851827523, 0.8334562386]
+    np.testing.assert_allclose(theory.poisson_order(ts, 0.2, 2)[1:], flat, atol=1e-10)
+    round_ = [0.4747500789, 0.7347273790, 0.9809039599]
+    np.testing.assert_allclose(theory.poisson_order(ts, 0.2, 3)[1:], round_, atol=1e-10)
+
+
+def test_poisson_in_the_plane_agrees_with_its_ordinary_differential_equation():
+    """d = 2 is in closed form; the general route must give the same: r' = ½(1−r²)r, R = r."""
+    ts = np.linspace(0, 3, 7)
+    solved = integrate.solve_ivp(
+        lambda _, r: 0.5 * (1 - r**2) * r, (0, 3), [0.3], t_eval=ts, rtol=1e-11, atol=1e-13
+    )
+    np.testing.assert_allclose(theory.poisson_order(ts, 0.3, 2), solved.y[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("d", [3, 4, 5, 9])
+def test_poisson_order_function_in_many_digits(d):
+    r = 0.6
+    with mpmath.workdps(30):
+
+        def weight(t):
+            return (1 - t * t) ** (mpmath.mpf(d - 3) / 2) / (1 - 2 * r * t + r * r) ** (d - 1)
+
+        top = mpmath.quad(lambda t: t * weight(t), [-1, 0, 1])
+        expected = float(top / mpmath.quad(weight, [-1, 0, 1]))
+    assert float(theory.poisson_radius_order(r, d)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_lorentz_boost_solves_the_token_equation():
+    """Right-hand side against a central difference of the boost, for a weighted law in R^4."""
+    tokens = tkf.Tokens(tkf.initial.uniform(9, 4, 0).x, np.random.default_rng(0).dirichlet(np.ones(9)))
+    h = 1e-3
+    before, now, after = theory.lorentz(tokens.x, tokens.weights, [0.0, 0.5 - h, 0.5, 0.5 + h])[1:]
+    m = np.asarray(tokens.weights) @ now
+    slope = m - (now @ m)[:, None] * now
+    np.testing.assert_allclose((after - before) / (2 * h), slope, atol=1e-6)
+
+
+def test_zero_temperature_orbits_do_not_overflow_and_end_in_the_top_eigenvector():
+    V = np.diag([3.0, 1.0, -2.0])
+    x = np.asarray(tkf.initial.uniform(6, 3, 0).x)
+    end = theory.zero_temperature(x, V, [0, 1000.0])[-1]
+    np.testing.assert_allclose(end, np.sign(x[:, :1]) * [[1, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (lambda: theory.equiangular([0, 1], 1, 1.0, 0.0), "`n` must be at least 2"),
+        (lambda: theory.equiangular([0, 1], 4, 1.0, 1.0), "`rho0` must lie in"),
+        (
+            lambda: theory.equiangular([0, 1], 4, 1.0, 0.0, "hard"),
+            "`flow` must be 'softmax' or 'unnormalised'",
+        ),
+        (lambda: theory.equiangular([1, 0], 4, 1.0, 0.0), "`ts` must be increasing"),
+        (lambda: theory.two_tokens(0.5, 0.4, 1.0), "`rho0` must lie in"),
+        (lambda: theory.poisson_order([0, 1], 1.0, 3), "`r0` must lie in"),
+    ],
+)
+def test_bad_input_is_one_sentence(bad, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        bad()
