@@ -80,13 +80,13 @@ def test_log_times_reach_both_ends():
 
 
 def test_rotations_and_permutations_commute_with_a_run():
-    O = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
     B, V = tkf.weights.gaussian(3, 0), tkf.weights.gaussian(3, 1)
     tokens = tkf.initial.uniform(10, 3, 2)
     run = tkf.simulate(tkf.SoftmaxAttention(tkf.AttentionWeights(B, V), 4.0), tokens, [0, 3.0])
-    turned = tkf.AttentionWeights(O @ B @ O.T, O @ V @ O.T)
-    other = tkf.simulate(tkf.SoftmaxAttention(turned, 4.0), tokens.push(lambda x: x @ O.T), [0, 3.0])
-    np.testing.assert_allclose(other.x[-1], run.x[-1] @ O.T, atol=1e-10)
+    turned = tkf.AttentionWeights(turn @ B @ turn.T, turn @ V @ turn.T)
+    other = tkf.simulate(tkf.SoftmaxAttention(turned, 4.0), tokens.push(lambda x: x @ turn.T), [0, 3.0])
+    np.testing.assert_allclose(other.x[-1], run.x[-1] @ turn.T, atol=1e-10)
     assert other.stats["steps"] == run.stats["steps"]
     order = np.random.default_rng(1).permutation(10)
     shuffled = tkf.simulate(
@@ -122,7 +122,7 @@ def test_gradients_agree_with_finite_differences(solver, kind):
         tkf.initial.uniform(7, 3, 3).x,
     )
     value, gradient = jax.jit(jax.value_and_grad(loss))(at)
-    rng, eps, f = np.random.default_rng(4), 1e-4, jax.jit(loss)
+    rng, eps, f = np.random.default_rng(4), 1e-5, jax.jit(loss)
     for k in range(4):
         v = rng.normal(size=at[k].shape)
         if k == 3:  # along the sphere
@@ -130,11 +130,8 @@ def test_gradients_agree_with_finite_differences(solver, kind):
 
         def moved(s, k=k, v=v):
             new = at[k] + s * eps * v
-            return f(
-                tuple(
-                    tkf.sphere.retract(new) if i == k == 3 else new if i == k else p for i, p in enumerate(at)
-                )
-            )
+            new = tkf.sphere.retract(new) if k == 3 else new
+            return f(tuple(new if i == k else p for i, p in enumerate(at)))
 
         measured = (moved(1) - moved(-1)) / (2 * eps)
         assert float(jnp.vdot(gradient[k], v)) == pytest.approx(float(measured), rel=2e-6, abs=1e-7)
@@ -198,22 +195,20 @@ def test_merged_metastable_run_meets_the_two_token_law():
 
 
 def test_trouble_is_a_sentence_with_what_was_finished():
-    """φ(s) = −log(1.2 − s)… has a pole that the cluster runs into."""
+    """The velocity has a pole at ⟨x, y⟩ = .99, which the two tokens are drawn into at t = .66."""
     model = tkf.InteractionFlow(lambda s: -jnp.log(0.99 - s), np.eye(2))
-    tokens = tkf.Tokens([[1.0, 0.0], [0.0, 1.0]])
-    with pytest.raises(tkf.RunError, match=r"^stopped at t = .*: .*not finite") as caught:
-        tkf.simulate(model, tokens, np.linspace(0, 50, 11))
+    tokens, ts = tkf.Tokens([[1.0, 0.0], [0.0, 1.0]]), np.linspace(0, 50, 101)
+    with pytest.raises(tkf.RunError, match=r"^stopped at t = 0\.66.*: .* not finite or not smooth") as caught:
+        tkf.simulate(model, tokens, ts)
     part = caught.value.trajectory
     assert not part.complete
-    same = tkf.simulate(model, tokens, np.linspace(0, 50, 11), strict=False)
-    assert same.status == part.status
+    np.testing.assert_array_equal(part.ts, ts[:2])
+    assert tkf.simulate(model, tokens, ts, strict=False).x.shape == (2, 2, 2)
 
 
 def test_fixed_steps_that_blow_up_stop_too():
     model = tkf.InteractionFlow(lambda s: jnp.exp(800 * s), np.eye(2))
-    with pytest.raises(
-        tkf.RunError, match="^stopped at t = 0: the next step gave tokens that are not finite"
-    ):
+    with pytest.raises(tkf.RunError, match="^stopped at t = 0: the next step gave"):
         tkf.simulate(model, tkf.Tokens([[1.0, 0.0], [0.6, 0.8]]), [0, 1.0], tkf.RungeKutta4(0.1))
 
 
@@ -232,7 +227,7 @@ def test_fixed_steps_that_blow_up_stop_too():
         ({"summation": "fast"}, "`summation` must be one of 'auto', 'direct', but was 'fast'"),
         ({"snapshots": [5]}, r"`snapshots` must be indices of the 2 times, but was \[5\]"),
         ({"tokens": tkf.Tokens(np.eye(3))}, "`tokens` must have the dimension 2 of the model, but was 3"),
-        ({"merge_angle": -1.0}, "`merge_angle` must lie between 0 and π/2, but was -1.0"),
+        ({"merge_angle": -1.0}, r"`merge_angle` must lie between 0 and π/2, but was -1.0"),
         ({"measure": {"x": tkf.order_parameter}}, "`measure` must not use the name of the snapshots"),
     ],
 )

@@ -33,6 +33,14 @@ from tokenfield.trajectory import Trajectory, fingerprint, plain
 MERGE_EVERY = 16
 #: Seconds a burst of compiled steps should take.
 BURST_SECONDS = 0.2
+#: A thousand steps that get less than this part of the way to the next saved time will not get there
+#: (unless a merge changes the pace).
+HOPELESS = 1e-8
+#: Attempted steps between two saved times after which a traced run, which nobody can stop, gives up.
+TRACED_STEPS = 10**7
+
+#: What is wrong when steps become too short.
+ROUGH = "the velocity is not finite or not smooth there"
 
 _begin = eqx.filter_jit(stepper.begin)
 _advance = eqx.filter_jit(stepper.advance)
@@ -158,9 +166,10 @@ def _traced(
     """The whole run as one traced program. After numerical trouble the tokens are NaN."""
 
     def to_next(state: State, t: Array) -> tuple[State, Array]:
-        forever = jnp.array(jnp.iinfo(jnp.int64).max)
-        state = stepper.advance(solver, field, state, t, ts[-1], forever, kind="checkpointed")
-        return state, jnp.where(state.failed, jnp.nan, stepper.read(solver, state, t))
+        most = jnp.asarray(TRACED_STEPS)
+        state = stepper.advance(solver, field, state, t, ts[-1], most, kind="checkpointed")
+        reached = ~state.failed & (state.t >= t)
+        return state, jnp.where(reached, stepper.read(solver, state, t), jnp.nan)
 
     state = stepper.begin(solver, field, tokens.x, ts[0])
     state, later = lax.scan(to_next, state, ts[1:])
@@ -199,7 +208,7 @@ class _Run:
         #: which row of the state each token is, and how many rows are tokens (the rest is padding)
         self.group, self.active = np.arange(tokens.n), tokens.n
         self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
-        self.burst = 8
+        self.burst, self.stalled = 8, False
 
     def start(self) -> None:
         """Begin at the first time."""
@@ -225,10 +234,13 @@ class _Run:
 
     def _burst(self) -> None:
         most = MERGE_EVERY - self._attempts() % MERGE_EVERY if self.merge_angle else self.burst
-        began = time.monotonic()
+        began, before, attempts = time.monotonic(), float(self.state.t), self._attempts()
         target, stop = jnp.asarray(self.ts[self.record.reached]), jnp.asarray(self.ts[-1])
         self.state = _advance(self.solver, self.field, self.state, target, stop, jnp.asarray(most))
         jax.block_until_ready(self.state)
+        pace = (float(self.state.t) - before) / max(self._attempts() - attempts, 1)
+        hopeless = 1000 * pace < HOPELESS * (float(target) - before)
+        self.stalled = hopeless and self._attempts() > 1000 and self.merge_angle is None
         if time.monotonic() - began < BURST_SECONDS:
             self.burst = min(2 * self.burst, 10**6)
         else:
@@ -279,14 +291,13 @@ class _Run:
         t = float(self.state.t)
         if not np.isfinite(float(self.state.dt)):
             return f"stopped at t = {t:g}: the velocity is not finite at the initial tokens"
+        if self.stalled:
+            return f"stopped at t = {t:g}: steps of {float(self.state.dt):.1e} will not get far; {ROUGH}"
         if not bool(self.state.failed):
             return ""
         if self.solver.controller is None:
             return f"stopped at t = {t:g}: the next step gave tokens that are not finite"
-        return (
-            f"stopped at t = {t:g}: no step, however short, met the tolerance;"
-            " the velocity is not finite or not smooth there"
-        )
+        return f"stopped at t = {t:g}: no step, however short, met the tolerance; {ROUGH}"
 
     def _finish(self) -> Trajectory:
         trouble = self._trouble()

@@ -83,7 +83,8 @@ def read_data(path: Path, written: Mapping[str, int]) -> xr.Dataset:
     for name, count in written.items():
         if name not in data:
             raise InputError(f"`path` must be a whole stored run, but {path / DATA} has lost `{name}`")
-        missing = np.isnan(data[name].values[:count]).reshape(count, -1).any(axis=1)
+        records = data[name].values[:count]
+        missing = np.isnan(records).any(axis=tuple(range(1, records.ndim)))
         if missing.any():
             raise InputError(
                 f"`path` must be a whole stored run, but record {int(np.argmax(missing))} of `{name}`"

@@ -28,6 +28,8 @@ TIE = 1e-12
 SMALL = 1e-200
 #: Up to this many queries and keys one tile holds everything and the maximum costs nothing extra.
 ONE_TILE = 512
+#: From this dimension on the tiles are larger and the mass is a sum of its own.
+WIDE = 32
 
 
 class ExponentialSum(NamedTuple):
@@ -65,11 +67,7 @@ class Direct(eqx.Module):
         """Sums of w_j f(⟨q, y_j⟩) and of w_j f(⟨q, y_j⟩) y_j for an elementwise f; queries are A x."""
 
         def tile(q: Array, keys: "_Keys") -> tuple[Array, Array]:
-            def add(acc: Array, key: _Keys) -> Array:
-                return acc + f(q @ key.y.T) @ _values(key)
-
-            total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
-            return total[:, -1], total[:, :-1]
+            return _sums(lambda key: f(q @ key.y.T), q, keys)
 
         return _over_query_tiles(tile, queries, tokens)
 
@@ -89,22 +87,26 @@ def _whole(tokens: Tokens) -> _Keys:
     return _Keys(tokens.x[None], tokens.weights[None])
 
 
-def _values(key: _Keys) -> Array:
-    """w_j (y_j, 1): the sum of the weights rides along as one more column."""
-    return key.w[:, None] * jnp.concatenate([key.y, jnp.ones_like(key.w)[:, None]], axis=1)
+def _sums(factors: Callable[[_Keys], Array], q: Array, keys: _Keys) -> tuple[Array, Array]:
+    """Σ_j p_ij w_j and Σ_j p_ij w_j y_j, p = factors(key) for each tile of keys."""
+
+    def add(acc: tuple[Array, Array], key: _Keys) -> tuple[Array, Array]:
+        p = factors(key)
+        if q.shape[1] < WIDE:  # the mass rides along as one more column, nearly free
+            total = p @ (key.w[:, None] * jnp.concatenate([key.y, jnp.ones_like(key.w)[:, None]], axis=1))
+            return acc[0] + total[:, -1], acc[1] + total[:, :-1]
+        p = p * key.w
+        return acc[0] + jnp.sum(p, axis=1), acc[1] + p @ key.y
+
+    return _fold(add, (jnp.zeros(q.shape[0]), jnp.zeros(q.shape)), keys)
 
 
 def _exponential_tile(query: tuple[Array, Array], keys: _Keys) -> ExponentialSum:
     q, bound = query
-
-    def add(acc: Array, key: _Keys) -> Array:
-        return acc + jnp.exp(q @ key.y.T - bound[:, None]) @ _values(key)
-
-    total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
-    mass = total[:, -1]
+    mass, total = _sums(lambda key: jnp.exp(q @ key.y.T - bound[:, None]), q, keys)
     return lax.cond(
         jnp.all(mass > SMALL),
-        lambda: ExponentialSum(bound + jnp.log(mass), total[:, :-1] / mass[:, None]),
+        lambda: ExponentialSum(bound + jnp.log(mass), total / mass[:, None]),
         lambda: _exponential_careful(q, keys),
     )
 
@@ -113,26 +115,20 @@ def _exponential_careful(q: Array, keys: _Keys) -> ExponentialSum:
     """The same sums shifted by the true maximum of each row, found first."""
     top = lax.stop_gradient(_tops(q, keys))
 
-    def add(acc: Array, key: _Keys) -> Array:
+    def factors(key: _Keys) -> Array:
         # a token of weight 0 may lie above the maximum: its exponential must not overflow
-        scores = jnp.where(key.w > 0, q @ key.y.T - top[:, None], 0.0)
-        return acc + jnp.exp(scores) @ _values(key)
+        return jnp.exp(jnp.where(key.w > 0, q @ key.y.T - top[:, None], 0.0))
 
-    total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
-    mass = total[:, -1]
-    return ExponentialSum(top + jnp.log(mass), total[:, :-1] / mass[:, None])
+    mass, total = _sums(factors, q, keys)
+    return ExponentialSum(top + jnp.log(mass), total / mass[:, None])
 
 
 def _hardmax_tile(q: Array, keys: _Keys) -> HardmaxSum:
     top = _tops(q, keys)
     level = top - TIE * jnp.linalg.norm(q, axis=1)
 
-    def add(acc: Array, key: _Keys) -> Array:
-        return acc + jnp.where(q @ key.y.T >= level[:, None], 1.0, 0.0) @ _values(key)
-
-    total = _fold(add, jnp.zeros((q.shape[0], q.shape[1] + 1)), keys)
-    mass = total[:, -1]
-    return HardmaxSum(top, mass, total[:, :-1] / mass[:, None])
+    mass, total = _sums(lambda key: jnp.where(q @ key.y.T >= level[:, None], 1.0, 0.0), q, keys)
+    return HardmaxSum(top, mass, total / mass[:, None])
 
 
 def _tops(q: Array, keys: _Keys) -> Array:
@@ -145,7 +141,7 @@ def _tops(q: Array, keys: _Keys) -> Array:
     return _fold(raise_, jnp.full(q.shape[0], -jnp.inf), keys)
 
 
-def _fold(add: Callable[[Array, _Keys], Array], start: Array, keys: _Keys) -> Array:
+def _fold(add: Callable[[Any, _Keys], Any], start: Any, keys: _Keys) -> Any:
     """Run `add` over the key tiles; gradients recompute each tile instead of storing it."""
     if keys.y.shape[0] == 1:
         return add(start, _Keys(keys.y[0], keys.w[0]))
@@ -155,7 +151,7 @@ def _fold(add: Callable[[Array, _Keys], Array], start: Array, keys: _Keys) -> Ar
 def _over_query_tiles(tile: Callable[[Any, _Keys], Any], queries: Any, tokens: Tokens) -> Any:
     """Apply `tile` to each tile of queries against all keys and join the results."""
     m, d = jax.tree.leaves(queries)[0].shape
-    keys = _Keys(*_tiled((tokens.x, tokens.weights), _tile_size(tokens.n, 500 if d < 32 else 1000)))
+    keys = _Keys(*_tiled((tokens.x, tokens.weights), _tile_size(tokens.n, 500 if d < WIDE else 1000)))
     tiles = _tiled(queries, _tile_size(m, 1000))
     out = lax.map(jax.checkpoint(lambda q: tile(q, keys)), tiles)
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:m], out)

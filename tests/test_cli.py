@@ -1,0 +1,95 @@
+"""The command line as a person types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tokenfield as tkf
+
+CONFIG = """
+[weights]
+V = { diag = [1.0, 0.5] }
+B = { diag = [0.5, 2.0] }
+[model]
+kind = "softmax"
+beta = 10.0
+[initial]
+law = "circle_density"
+n = 40
+cos = [0.3]
+[times]
+stop = 2.0
+count = 5
+"""
+
+
+def tokenfield(*arguments, cwd=None):
+    command = [sys.executable, "-m", "tokenfield", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture
+def case(tmp_path):
+    path = tmp_path / "case.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_simulate_then_info(case, tmp_path):
+    done = tokenfield("simulate", case, "--figure", tmp_path / "case.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "reached t = 2 as asked" in done.stdout
+    assert (tmp_path / "case.png").read_bytes().startswith(b"\x89PNG")
+    stored = tkf.load(tmp_path / "out" / "case")
+    from tokenfield import config
+
+    np.testing.assert_array_equal(stored.x, tkf.simulate(**config.read(case).arguments()).x)
+    shown = tokenfield("info", tmp_path / "out" / "case")
+    assert shown.returncode == 0
+    for word in ("5 of 5", "SoftmaxAttention", "jax"):
+        assert word in shown.stdout
+
+
+def test_a_second_run_into_the_same_place_is_refused(case, tmp_path):
+    assert tokenfield("simulate", case, "--out", tmp_path / "a", "--quiet").returncode == 0
+    before = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    again = tokenfield("simulate", case, "--out", tmp_path / "a", "--quiet")
+    assert again.returncode == 2
+    assert again.stderr.startswith("tokenfield: `path` must be new or an empty directory")
+    assert "Traceback" not in again.stderr
+    assert json.loads((tmp_path / "a" / "manifest.json").read_text()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["simulate", "absent.toml"], "`config` must be a readable TOML file, but absent.toml is not"),
+        (["info", "absent"], "`path` must be a stored run, but absent does not exist"),
+    ],
+)
+def test_mistakes_are_one_sentence_on_standard_error(arguments, words, tmp_path):
+    done = tokenfield(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_names_every_command():
+    shown = tokenfield("--help").stdout
+    for word in ("demo", "simulate", "info"):
+        assert word in shown
+
+
+def test_the_demo_agrees_with_the_theory(tmp_path):
+    """A smaller copy of the headline experiment: same checks, fewer tokens."""
+    from tokenfield import figures
+    from tokenfield.papers import low_temperature
+
+    result = low_temperature.demo(n=400)
+    assert [row.quantity for row in result.rows if not row.agrees] == []
+    path = figures.save(low_temperature.demo_figure(result), tmp_path / "demo.png")
+    assert Path(path).stat().st_size > 10_000

@@ -1,0 +1,157 @@
+"""Configuration files: every example builds, every mistake is a sentence that names the setting."""
+
+import copy
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tokenfield as tkf
+from tokenfield import config
+
+ROOT = Path(__file__).parent.parent
+GOOD = {
+    "weights": {"V": {"diag": [1.0, 0.5]}, "B": [[0.5, 0.0], [0.0, 2.0]]},
+    "model": {"kind": "softmax", "beta": 2.0},
+    "initial": {"law": "uniform", "n": 5, "d": 2, "key": 0},
+    "times": {"stop": 1.0, "count": 3},
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
+def test_every_example_builds(path):
+    arguments = config.read(path).arguments()
+    assert arguments["tokens"].n > 1
+    assert arguments["settings"]["model"]["kind"]
+
+
+def test_settings_become_the_arguments_of_simulate():
+    arguments = config.parse(GOOD).arguments()
+    np.testing.assert_array_equal(arguments["model"].weights.D, [[0.5, 0], [0, 1]])
+    np.testing.assert_array_equal(arguments["tokens"].x, tkf.initial.uniform(5, 2, 0).x)
+    np.testing.assert_array_equal(arguments["ts"], [0, 0.5, 1])
+    run = tkf.simulate(**arguments)
+    assert set(run.measured) == {"order_parameter"}
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "check"),
+    [
+        ("model", {"kind": "unnormalised", "beta": 1.0}, lambda a: isinstance(a["model"], tkf.UnnormalisedAttention)),
+        ("model", {"kind": "softmax", "beta": float("inf")}, lambda a: a["model"].infinite),
+        ("model", {"kind": "hardmax"}, lambda a: isinstance(a["model"], tkf.HardmaxAttention)),
+        ("model", {"kind": "zero-temperature"}, lambda a: isinstance(a["model"], tkf.ZeroTemperature)),
+        ("model", {"kind": "interaction", "power": 2}, lambda a: isinstance(a["model"], tkf.InteractionFlow)),
+        ("initial", {"law": "equiangular", "n": 2, "d": 2, "rho": 0.5}, lambda a: a["tokens"].n == 2),
+        ("initial", {"law": "cap", "n": 4, "centre": [0, 1.0], "angle": 0.1, "key": 0}, lambda a: a["tokens"].n == 4),
+        ("initial", {"law": "von_mises_fisher", "n": 4, "mean": [0, 1.0], "kappa": 3.0, "key": 0},
+         lambda a: a["tokens"].n == 4),
+        ("initial", {"law": "poisson", "n": 8, "w": [0.3, 0.0]},
+         lambda a: float(tkf.order_parameter(a["tokens"])) == pytest.approx(0.3, abs=1e-3)),
+        ("initial", {"law": "circle_density", "n": 64, "cos": [0.4], "sin": [0, 0.2]},
+         lambda a: float(a["tokens"].moments().mean[0]) == pytest.approx(0.2)),
+        ("initial", {"law": "atoms", "x": [[1.0, 0.0], [0.0, 1.0]], "weights": [0.1, 0.9]},
+         lambda a: float(a["tokens"].weights[0]) == pytest.approx(0.1)),
+        ("initial", {"law": "mixture", "masses": [0.5, 0.5], "parts": [GOOD["initial"], GOOD["initial"]]},
+         lambda a: a["tokens"].n == 10),
+        ("weights", {"identity": 2}, lambda a: np.array_equal(a["model"].weights.D, np.eye(2))),
+        ("weights", {"Q": [[1.0, 0.0]], "K": [[0.0, 1.0]], "V": {"identity": 2}},
+         lambda a: np.array_equal(a["model"].weights.B, [[0, 1], [0, 0]])),
+        ("weights", {"B": {"goe": 2, "key": 3}, "V": {"spectrum": [1.0, 2.0], "key": 1}},
+         lambda a: np.array_equal(a["model"].weights.B, tkf.weights.goe(2, 3))),
+        ("weights", {"B": {"gaussian": 2, "heads": 3}, "V": {"wishart": 2, "heads": 3}},
+         lambda a: a["model"].weights.heads == 3),
+        ("times", {"at": [0, 1.0, 7.0]}, lambda a: list(a["ts"]) == [0, 1, 7]),
+        ("times", {"spacing": "log", "first": 0.1, "stop": 10.0, "count": 4},
+         lambda a: np.allclose(a["ts"], [0, 0.1, 1, 10])),
+        ("solver", {"kind": "rk4", "step": 0.1}, lambda a: isinstance(a["solver"], tkf.RungeKutta4)),
+        ("solver", {"kind": "layers", "step": 0.1}, lambda a: isinstance(a["solver"], tkf.Layers)),
+        ("solver", {"kind": "adaptive", "method": "dopri8"}, lambda a: a["solver"].method == "dopri8"),
+        ("run", {"measure": ["energy", "mean"], "merge_angle": 0.1}, lambda a: set(a["measure"]) == {"energy", "mean"}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_setting(section, value, check):
+    assert check(config.parse(GOOD | {section: value}).arguments())
+
+
+def test_a_density_on_the_sphere():
+    settings = GOOD | {
+        "weights": {"identity": 3},
+        "initial": {
+            "law": "sphere_density",
+            "n": 200,
+            "linear": [0, 0, 0.9],
+            "quadratic": {"diag": [0.5, 0, 0]},
+        },
+    }
+    mean = config.parse(settings).arguments()["tokens"].moments().mean
+    np.testing.assert_allclose(mean, [0, 0, 0.3 / (1 + 0.5 / 3)], atol=1e-12)
+
+
+def wrong(path, value):
+    def change(settings):
+        *parents, last = path.split(".")
+        for key in parents:
+            settings = settings[key]
+        if value is None:
+            del settings[last]
+        else:
+            settings[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (wrong("solvr", {}), "`solvr` is not a known setting; did you mean `solver`?"),
+        (wrong("model.betta", 1), "`model.betta` is not a known setting; did you mean `beta`?"),
+        (wrong("weights.B", {"diagonal": [1]}), "`weights.B.diagonal` is not a known setting; did you mean `diag`?"),
+        (wrong("times.zzz", 1), "`times.zzz` is not a known setting; known here: at, start, stop"),
+        (wrong("model.kind", "softmx"), "`model.kind` must be one of 'softmax', 'unnormalised'"),
+        (wrong("model.kind", None), "`model.kind` must be given, but is missing"),
+        (wrong("model.beta", None), "`model.beta` must be given, but is missing"),
+        (wrong("model.beta", "hot"), "`model.beta` must be a valid number"),
+        (wrong("model.beta", -1.0), "`beta` must be at least 0"),
+        (wrong("initial.n", 0), "`n` must be a whole number, at least 1, but was 0"),
+        (wrong("initial.n", 2.5), "`initial.n` must be a valid integer"),
+        (wrong("weights.V", None), "`weights` must hold identity alone, or B and V, or Q, K and V, but holds B"),
+        (wrong("weights.V", {"diag": [1.0], "goe": 2}), "`weights.V` must hold exactly one of rows, diag"),
+        (wrong("weights.V", [[1.0, "a"], [0, 1]]), "`rows` must be an array of real numbers"),
+        (wrong("times.at", [0, 1]), "`times` must hold either at or stop, but holds both"),
+        (wrong("times.spacing", "log"), "`times` must hold first exactly if spacing is 'log'"),
+        (wrong("run", {"measure": ["energi"]}), "`run.measure.0` must be 'order_parameter', 'energy' or 'mean'"),
+        (wrong("run", {"summation": "fast"}), "`run.summation` must be 'auto' or 'direct', but was 'fast'"),
+        (wrong("times", None), "`times` must be given, but is missing"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence(change, sentence):
+    settings = copy.deepcopy(GOOD)
+    change(settings)
+    with pytest.raises(tkf.InputError) as caught:
+        config.parse(settings).arguments()
+    assert str(caught.value).startswith(sentence)
+
+
+def test_energy_needs_a_temperature():
+    settings = GOOD | {"model": {"kind": "hardmax"}, "run": {"measure": ["energy"]}}
+    with pytest.raises(tkf.InputError, match="`run.measure` must not name 'energy' for 'hardmax'"):
+        config.parse(settings).arguments()
+
+
+def test_files_that_are_not_toml(tmp_path):
+    for content in (b"[model\n", b"\xff\xfe"):
+        path = tmp_path / "bad.toml"
+        path.write_bytes(content)
+        with pytest.raises(tkf.InputError, match="^`config` must be a"):
+            config.read(path)
+    with pytest.raises(tkf.InputError, match="No such file"):
+        config.read(tmp_path / "absent.toml")
+
+
+def test_settings_in_the_store_rebuild_the_run():
+    arguments = config.parse(GOOD).arguments()
+    again = config.parse(arguments["settings"]).arguments()
+    assert again["settings"] == arguments["settings"]
+    assert tomllib.loads("beta = inf")["beta"] == np.inf
