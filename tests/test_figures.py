@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tokenfield import figures
+from tokenfield import discs, figures
 from tokenfield.errors import InputError
 from tokenfield.initial import mixture, uniform
 from tokenfield.tokens import Tokens
@@ -44,7 +44,7 @@ def _unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def discs(figure, axis=0):
+def drawn_discs(figure, axis=0):
     """Offsets, diameters and face colours of the far and the near discs."""
     found = [c for c in figure.axes[axis].collections if isinstance(c, EllipseCollection)]
     return [(np.asarray(c.get_offsets()), np.asarray(c.get_widths()), c.get_facecolor()) for c in found]
@@ -63,7 +63,7 @@ def as_rows(x):
 class TestSnapshot:
     @pytest.mark.parametrize("n", [1, 3, 60, 400])
     def test_every_token_of_an_even_circle_is_one_disc_at_its_place(self, n):
-        far, near = discs(figures.snapshot(ring(n)))
+        far, near = drawn_discs(figures.snapshot(ring(n)))
         assert len(far[0]) == 0
         np.testing.assert_allclose(as_rows(near[0]), as_rows(np.asarray(ring(n).x)), atol=1e-12)
         np.testing.assert_allclose(near[1], near[1][0])
@@ -76,7 +76,7 @@ class TestSnapshot:
         x1, x2 = c * x[:, 0] + s * x[:, 1], -s * x[:, 0] + c * x[:, 1]
         c, s = np.cos(elevation), np.sin(elevation)
         towards, right, up = c * x1 + s * x[:, 2], x2, -s * x1 + c * x[:, 2]
-        far, near = discs(figures.snapshot(Tokens(x), view=(50.0, 25.0)))
+        far, near = drawn_discs(figures.snapshot(Tokens(x), view=(50.0, 25.0)))
         flat = np.stack([right, up], 1)
         np.testing.assert_allclose(as_rows(near[0]), as_rows(flat[towards >= 0]), atol=1e-12)
         np.testing.assert_allclose(as_rows(far[0]), as_rows(flat[towards < 0]), atol=1e-12)
@@ -85,7 +85,7 @@ class TestSnapshot:
     def test_north_pole_is_up_and_a_token_towards_the_viewer_is_in_the_centre(self):
         eye = np.array([np.cos(0.5) * np.cos(1.0), np.cos(0.5) * np.sin(1.0), np.sin(0.5)])
         figure = figures.snapshot(Tokens([eye, [0, 0, 1]]), view=(np.degrees(1.0), np.degrees(0.5)))
-        _, near = discs(figure)
+        _, near = drawn_discs(figure)
         np.testing.assert_allclose(near[0], [[0, 0], [0, np.cos(0.5)]], atol=1e-12)
 
     def test_area_grows_with_weight_and_a_cluster_looks_like_its_mass(self):
@@ -93,17 +93,17 @@ class TestSnapshot:
         angles = np.concatenate([1e-3 * np.linspace(-1, 1, 60), [np.pi / 2] * 30, [np.pi] * 10])
         cloud = Tokens(np.stack([np.cos(angles), np.sin(angles)], 1))
         for tokens in (single, cloud):
-            _, (at, width, _) = discs(figures.snapshot(tokens))
+            _, (at, width, _) = drawn_discs(figures.snapshot(tokens))
             np.testing.assert_allclose(at, single.x, atol=1e-6)  # heavy first
-            area = (width / 2) ** 2 - figures.FULL_RADIUS**2 * np.array([0.6, 0.3, 0.1])
+            area = (width / 2) ** 2 - discs.FULL_RADIUS**2 * np.array([0.6, 0.3, 0.1])
             np.testing.assert_allclose(area, area[0], rtol=1e-9)
             assert 0 < area[0] <= 0.02**2 + 1e-12
 
     def test_no_disc_covers_the_centre_of_another_and_mass_and_mean_are_kept(self):
         x = _unit(np.array([1.0, 0, 0]) + 0.08 * np.random.default_rng(0).normal(size=(800, 3)))
-        tokens = figures._Discs(x, np.full(800, 1 / 800), np.arange(800.0))
-        drawn = figures._discs(tokens, 0.014)
-        radius = figures._radius(drawn.weights, 0.014)
+        tokens = discs.Discs(x, np.full(800, 1 / 800), np.arange(800.0))
+        drawn = discs.gather(tokens, 0.014)
+        radius = discs.radius(drawn.weights, 0.014)
         gaps = np.linalg.norm(drawn.at[:, None] - drawn.at[None], axis=-1) + 9 * np.eye(len(radius))
         assert 1 < len(radius) < 800
         assert np.all(gaps > np.maximum(radius[:, None], radius[None]))
@@ -111,7 +111,7 @@ class TestSnapshot:
         np.testing.assert_allclose(drawn.weights @ drawn.at, x.mean(0), atol=1e-12)
 
     def test_tokens_without_weight_are_drawn(self):
-        _, (at, width, _) = discs(figures.snapshot(Tokens([[1, 0], [0, 1], [0, 1]], [1.0, 0.0, 0.0])))
+        _, (at, width, _) = drawn_discs(figures.snapshot(Tokens([[1, 0], [0, 1], [0, 1]], [1.0, 0.0, 0.0])))
         np.testing.assert_allclose(at, [[1, 0], [0, 1]], atol=1e-12)
         assert width[1] > 0
 
@@ -131,7 +131,7 @@ class TestSnapshot:
         size, directions = np.linalg.eigh(np.asarray(tokens.moments().second))
         expected = np.asarray(tokens.x) @ directions[:, [-1, -2]]
         figure = figures.snapshot(tokens)
-        far, near = discs(figure)
+        far, near = drawn_discs(figure)
         drawn = np.concatenate([far[0], near[0]])
         for k in range(2):  # a principal direction has no sign
             np.testing.assert_allclose(
@@ -143,12 +143,12 @@ class TestSnapshot:
     def test_many_tokens_are_thinned_but_heavy_ones_stay(self):
         heavy = Tokens([[0.6, 0.0, 0.8]])
         tokens = mixture([uniform(60_000, 3, 0), heavy], [0.7, 0.3])
-        (far, near) = discs(figures.snapshot(tokens))
+        (far, near) = drawn_discs(figures.snapshot(tokens))
         count = len(far[0]) + len(near[0])
-        assert 10_000 < count <= figures.MOST_DISCS
-        np.testing.assert_allclose(near[1].max() / 2, figures.FULL_RADIUS * np.sqrt(0.3), rtol=5e-3)
+        assert 10_000 < count <= discs.MOST_DISCS
+        np.testing.assert_allclose(near[1].max() / 2, discs.FULL_RADIUS * np.sqrt(0.3), rtol=5e-3)
         area = np.concatenate([far[1], near[1]]) ** 2 / 4 - 0.004**2
-        np.testing.assert_allclose(area.sum() / figures.FULL_RADIUS**2, 1, rtol=0.02)
+        np.testing.assert_allclose(area.sum() / discs.FULL_RADIUS**2, 1, rtol=0.02)
         rastered = [c.get_rasterized() for c in figures.snapshot(tokens).axes[0].collections]
         assert all(rastered)
 
@@ -167,14 +167,14 @@ class TestSnapshot:
 class TestColour:
     def test_labels_have_the_palette_and_a_disc_has_its_majority(self):
         x = [[0, 1]] + 3 * [[-1, 0]] + 3 * [[1, 0]]
-        _, (at, _, faces) = discs(figures.snapshot(Tokens(x), colour=[1, 2, 0, 2, 0, 2, 0]))
+        _, (at, _, faces) = drawn_discs(figures.snapshot(Tokens(x), colour=[1, 2, 0, 2, 0, 2, 0]))
         np.testing.assert_allclose(at, [[-1, 0], [1, 0], [0, 1]], atol=1e-12)
         np.testing.assert_allclose(faces[:, :3], [to_rgb(figures.PALETTE[k]) for k in (2, 0, 1)])
 
     def test_beyond_seven_labels_the_light_ones_are_grey(self):
         weights = np.array([1, 9, 8, 7, 6, 5, 4, 3, 2.0])
         figure = figures.snapshot(ring(9, weights / weights.sum()), colour=np.arange(9), colour_label="who")
-        _, (_, _, faces) = discs(figure)
+        _, (_, _, faces) = drawn_discs(figure)
         np.testing.assert_allclose(faces[:7, :3], [to_rgb(c) for c in figures.PALETTE[:7]])
         np.testing.assert_allclose(faces[7:, :3], [to_rgb(figures.OTHER)] * 2)
         ticks = [t.get_text() for t in figure.axes[1].get_yticklabels()]
@@ -182,10 +182,10 @@ class TestColour:
         assert figure.axes[1].get_ylabel() == "who"
 
     def test_numbers_have_a_continuous_scale_and_constant_ones_are_fine(self):
-        _, (_, _, faces) = discs(figures.snapshot(ring(50), colour=np.linspace(0, 1, 50)))
+        _, (_, _, faces) = drawn_discs(figures.snapshot(ring(50), colour=np.linspace(0, 1, 50)))
         light = faces[:, :3] @ [0.2126, 0.7152, 0.0722]
         assert np.all(np.diff(light) > 0)
-        discs(figures.snapshot(ring(5), colour=np.ones(5)))
+        drawn_discs(figures.snapshot(ring(5), colour=np.ones(5)))
 
     @pytest.mark.parametrize(
         ("colour", "sentence"),
@@ -211,7 +211,7 @@ class TestSmallMultiples:
         figure = figures.small_multiples(film(), times=[0.28, 0, 9, 100], columns=2)
         assert [ax.get_title() for ax in figure.axes if ax.axison] == ["t = 0", "t = 0.3", "t = 10"]
         assert len(figure.axes) == 4
-        _, near = discs(figure, 1)
+        _, near = drawn_discs(figure, 1)
         np.testing.assert_allclose(as_rows(near[0]), as_rows(film().x[2]), atol=1e-12)
 
     def test_eight_panels_by_default_first_and_last_among_them(self):
@@ -225,7 +225,7 @@ class TestSmallMultiples:
         camera = figures._shared_camera(run, np.array([0, 1]), None)
         np.testing.assert_allclose(camera.axes.T @ camera.axes, np.eye(3), atol=1e-12)
         for k in (0, 1):
-            drawn = np.concatenate([part[0] for part in discs(figure, k)])
+            drawn = np.concatenate([part[0] for part in drawn_discs(figure, k)])
             np.testing.assert_allclose(as_rows(drawn), as_rows(run.x[k] @ camera.axes[:, :2]), atol=1e-12)
         assert "of 5" in figure.get_supxlabel()
 
@@ -330,7 +330,7 @@ class TestSave:
             assert image.n_frames == len(run.snapshot_ts) and image.info["duration"] == 200
         ax = moving._fig.axes[0]
         assert ax.get_title() == "t = 10"
-        (_, (at, _, _)) = discs(moving._fig)
+        (_, (at, _, _)) = drawn_discs(moving._fig)
         np.testing.assert_allclose(at.mean(0), [1, 0], atol=0.1)
 
     def test_a_failure_midway_leaves_what_was_there_and_nothing_else(self, tmp_path, monkeypatch):

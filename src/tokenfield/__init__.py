@@ -9,7 +9,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from tokenfield import initial, sphere, theory, weights  # noqa: E402
+from tokenfield import figures, initial, sphere, theory, weights  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
 from tokenfield.diagnostics.order import order_parameter  # noqa: E402
 from tokenfield.errors import InputError, RunError  # noqa: E402
@@ -33,8 +33,8 @@ __all__ = [
     "SoftmaxAttention", "UnnormalisedAttention", "InteractionFlow", "HardmaxAttention", "ZeroTemperature",
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
-    # measurements and predictions
-    "order_parameter", "energy", "log_energy", "dissipation", "theory",
+    # measurements, predictions, pictures
+    "order_parameter", "energy", "log_energy", "dissipation", "theory", "figures",
     # trouble
     "InputError", "RunError",
 ]  # fmt: skip

@@ -24,8 +24,8 @@ from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
-from scipy.spatial import KDTree
 
+from tokenfield.discs import Discs, gather, radius
 from tokenfield.errors import InputError, require
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory
@@ -57,11 +57,8 @@ DASHES = ("-", (0, (7, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5,
 PREDICTED = (("#000000", (0, (3, 2))), ("#777777", (0, (3, 2))), ("#000000", (0, (2, 4))),
              ("#777777", (0, (2, 4))))  # fmt: skip
 
-#: At most this many discs are drawn; beyond RASTER they are pixels, not paths, in PDF and SVG.
-MOST_DISCS = 20_000
+#: Beyond this many, discs are pixels, not paths, in PDF and SVG.
 RASTER = 2_000
-#: Radius of a disc that holds all the mass, on a sphere of radius 1.
-FULL_RADIUS = 0.16
 #: Azimuth and elevation, in degrees, from which a sphere is seen.
 VIEW = (30.0, 20.0)
 
@@ -82,15 +79,6 @@ class _Camera:
 
     axes: Float[np.ndarray, "d 3"]
     note: str = ""
-
-
-@dataclass(frozen=True)
-class _Discs:
-    """What is drawn: positions (right, up, towards the viewer), weights and numbers for the colour."""
-
-    at: Float[np.ndarray, "m 3"]
-    weights: Float[np.ndarray, "m"]
-    values: Float[np.ndarray, "m"]
 
 
 @matplotlib.rc_context(STYLE)
@@ -259,7 +247,7 @@ def _draw(ax: Axes, tokens: Tokens, scale: _Scale, camera: _Camera, title: str) 
     x, weights = np.asarray(tokens.x), np.asarray(tokens.weights)
     # small enough that tokens spread evenly do not touch
     least = float(np.clip(3 / tokens.n if tokens.d == 2 else 0.4 / np.sqrt(tokens.n), 0.004, 0.02))
-    discs = _discs(_Discs(x @ camera.axes, weights, scale.values), least)
+    discs = gather(Discs(x @ camera.axes, weights, scale.values), least)
     near = discs.at[:, 2] >= 0
     _draw_ball(ax, camera)
     _draw_discs(ax, discs, ~near, scale, least, alpha=0.32, zorder=1)
@@ -293,11 +281,11 @@ def _draw_ball(ax: Axes, camera: _Camera) -> None:
 
 
 def _draw_discs(
-    ax: Axes, discs: _Discs, chosen: np.ndarray, scale: _Scale, least: float, alpha: float, zorder: float
+    ax: Axes, discs: Discs, chosen: np.ndarray, scale: _Scale, least: float, alpha: float, zorder: float
 ) -> None:
     """The chosen discs, in units of the sphere, heavy ones below."""
     order = np.flatnonzero(chosen)[np.argsort(-discs.weights[chosen], kind="stable")]
-    diameter = 2 * _radius(discs.weights[order], least)
+    diameter = 2 * radius(discs.weights[order], least)
     collection = EllipseCollection(
         diameter,
         diameter,
@@ -314,68 +302,6 @@ def _draw_discs(
         clip_on=False,
     )
     ax.add_collection(collection, autolim=False)
-
-
-def _radius(weights: Float[np.ndarray, "m"], least: float) -> Float[np.ndarray, "m"]:
-    return np.sqrt(least**2 + FULL_RADIUS**2 * weights)
-
-
-def _discs(tokens: _Discs, least: float) -> _Discs:
-    """What to draw for the tokens: no disc covers the centre of another, and they are not too many.
-
-    Tokens in one cell of a fine grid are taken together first; this is exact enough for the eye and
-    makes the rest quick. Discs that take others in grow, so this is repeated until nothing changes.
-    """
-    _, cell = np.unique(np.round(tokens.at * (2 / least)), axis=0, return_inverse=True)
-    discs = _thin(_together(tokens, cell.ravel()))
-    while True:
-        owner = _owners(discs, least)
-        if np.array_equal(owner, np.arange(len(owner))):
-            return discs
-        discs = _together(discs, owner)
-
-
-def _owners(discs: _Discs, least: float) -> Int[np.ndarray, "m"]:
-    """For each disc the one that takes it in: itself, or one at least as heavy that covers its centre."""
-    covered = KDTree(discs.at).query_ball_point(discs.at, _radius(discs.weights, least))
-    owner = np.arange(len(discs.weights))
-    free = np.ones(len(owner), bool)
-    for i in np.argsort(-discs.weights, kind="stable"):
-        if free[i] and len(covered[i]) > 1:
-            inside = np.asarray(covered[i])
-            inside = inside[free[inside]]
-            owner[inside], free[inside] = i, False
-    return owner
-
-
-def _together(discs: _Discs, group: Int[np.ndarray, "m"]) -> _Discs:
-    """One disc per group, in the order of first members: mean position, summed weight, median value.
-
-    The weighted median is the value of a member, and that of the majority if there is one.
-    """
-    _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    group = np.argsort(np.argsort(first))[group]
-    weights = np.bincount(group, discs.weights)
-    share = discs.weights + 1e-300  # a group without weight has its plain mean
-    at = np.stack([np.bincount(group, share * column) for column in discs.at.T], axis=1)
-    order = np.lexsort((discs.values, group))
-    half = np.searchsorted(np.cumsum(discs.weights[order]), np.cumsum(weights) - weights / 2)
-    last = np.cumsum(np.bincount(group)) - 1
-    # rounding, or no weight at all, may lead out of the group
-    median = discs.values[order][np.clip(half, np.append(0, last[:-1] + 1), last)]
-    return _Discs(at / np.bincount(group, share)[:, None], weights, median)
-
-
-def _thin(discs: _Discs) -> _Discs:
-    """At most MOST_DISCS of them: the heavy ones, and every k-th of the others with k times its weight."""
-    if len(discs.weights) <= MOST_DISCS:
-        return discs
-    heavy = discs.weights > 2 / MOST_DISCS
-    light = np.flatnonzero(~heavy)
-    stride = -(-len(light) // (MOST_DISCS - int(heavy.sum())))
-    kept = np.sort(np.append(np.flatnonzero(heavy), light[::stride]))
-    weights = np.where(heavy, discs.weights, stride * discs.weights)
-    return _Discs(discs.at[kept], weights[kept], discs.values[kept])
 
 
 def _scale(colour: ArrayLike | Array | None, weights: np.ndarray) -> _Scale:

@@ -9,6 +9,7 @@ at ±e1, the dominant eigenspace of V.
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -107,16 +108,17 @@ def _rows(runs: dict[str, Trajectory], distances: dict[str, np.ndarray]) -> list
     return rows
 
 
+@matplotlib.rc_context(figures.STYLE)
 def demo_figure(result: Demo) -> Figure:
     """Snapshots at β = 100 above, distance to the limit law against time below."""
     run = result.runs["β = 100"]
     figure = Figure(figsize=(10, 6), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 1.5))
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.5))[:, 0]
     side = np.asarray(run.x[0, :, 1] > 0).astype(int)
     names = ("start", "concentrating", "metastable", "leaving", "terminal")
     for t, name, ax in zip(SHOWN, names, above.subplots(1, len(SHOWN)), strict=True):
         index = int(np.argmin(np.abs(run.snapshot_ts - t)))
-        figures.snapshot(run.tokens(index), ax=ax, colour=side, title=f"{name}\nt = {t:g}")
+        figures.snapshot(run.tokens(index), ax=ax, colour=side, title=f"{name}, t = {t:g}")
     predicted = {"e^(−t/4), predicted": 1.6 * np.exp(-RATE * TIMES)}
     figures.curves(TIMES, result.distances, "t", "distance to Π♯ρ0", "y", predicted, ax=below.subplots(1, 1))
     return figure
