@@ -28,7 +28,7 @@ def every_solver_on_every_problem():
             yield pytest.param(problem, name, id=f"{name}-{problem.name}", marks=marks)
 
 
-@pytest.mark.parametrize(("problem", "name"), every_solver_on_every_problem())
+@pytest.mark.parametrize(("problem", "name"), list(every_solver_on_every_problem()))
 def test_meets_the_exact_solution(problem, name):
     solver, allowed = SOLVERS[name]
     assert problem.error(solver) < allowed

@@ -28,7 +28,7 @@ TIE = 1e-12
 SMALL = 1e-200
 #: Up to this many queries and keys one tile holds everything and the maximum costs nothing extra.
 ONE_TILE = 512
-#: From this dimension on the tiles are larger and the mass is a sum of its own.
+#: From this dimension on the tiles of keys are larger.
 WIDE = 32
 
 
@@ -53,7 +53,7 @@ class Direct(eqx.Module):
     def exponential(self, queries: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
         """Sums of w_j e^{⟨q, y_j⟩}; queries are β Bᵀx."""
         if queries.shape[0] <= ONE_TILE and tokens.n <= ONE_TILE:
-            return _exponential_careful(queries, _whole(tokens))
+            return _exponential_careful(queries, _keys(tokens, tokens.n))
         bound = lax.stop_gradient(jnp.linalg.norm(queries, axis=1))
         return _over_query_tiles(_exponential_tile, (queries, bound), tokens)
 
@@ -77,28 +77,25 @@ DIRECT = Direct()
 
 
 class _Keys(NamedTuple):
-    """Keys in tiles: y (tiles, tile, d), w (tiles, tile); padding has weight 0."""
+    """Keys in tiles: y (tiles, tile, d), w (tiles, tile), and v = w (y, 1), where the sum of the weights
+    rides along as one more column. Padding has weight 0.
+    """
 
     y: Array
     w: Array
+    v: Array
 
 
-def _whole(tokens: Tokens) -> _Keys:
-    return _Keys(tokens.x[None], tokens.weights[None])
+def _keys(tokens: Tokens, size: int) -> _Keys:
+    y, w = tokens.x, tokens.weights
+    v = w[:, None] * jnp.concatenate([y, jnp.ones_like(w)[:, None]], axis=1)
+    return _Keys(*_tiled((y, w, v), size))
 
 
 def _sums(factors: Callable[[_Keys], Array], q: Array, keys: _Keys) -> tuple[Array, Array]:
     """Σ_j p_ij w_j and Σ_j p_ij w_j y_j, p = factors(key) for each tile of keys."""
-
-    def add(acc: tuple[Array, Array], key: _Keys) -> tuple[Array, Array]:
-        p = factors(key)
-        if q.shape[1] < WIDE:  # the mass rides along as one more column, nearly free
-            total = p @ (key.w[:, None] * jnp.concatenate([key.y, jnp.ones_like(key.w)[:, None]], axis=1))
-            return acc[0] + total[:, -1], acc[1] + total[:, :-1]
-        p = p * key.w
-        return acc[0] + jnp.sum(p, axis=1), acc[1] + p @ key.y
-
-    return _fold(add, (jnp.zeros(q.shape[0]), jnp.zeros(q.shape)), keys)
+    total = _fold(lambda acc, key: acc + factors(key) @ key.v, jnp.zeros((len(q), q.shape[1] + 1)), keys)
+    return total[:, -1], total[:, :-1]
 
 
 def _exponential_tile(query: tuple[Array, Array], keys: _Keys) -> ExponentialSum:
@@ -144,14 +141,14 @@ def _tops(q: Array, keys: _Keys) -> Array:
 def _fold(add: Callable[[Any, _Keys], Any], start: Any, keys: _Keys) -> Any:
     """Run `add` over the key tiles; gradients recompute each tile instead of storing it."""
     if keys.y.shape[0] == 1:
-        return add(start, _Keys(keys.y[0], keys.w[0]))
+        return add(start, _Keys(*(a[0] for a in keys)))
     return lax.scan(jax.checkpoint(lambda acc, key: (add(acc, key), None)), start, keys)[0]
 
 
 def _over_query_tiles(tile: Callable[[Any, _Keys], Any], queries: Any, tokens: Tokens) -> Any:
     """Apply `tile` to each tile of queries against all keys and join the results."""
     m, d = jax.tree.leaves(queries)[0].shape
-    keys = _Keys(*_tiled((tokens.x, tokens.weights), _tile_size(tokens.n, 500 if d < WIDE else 1000)))
+    keys = _keys(tokens, _tile_size(tokens.n, 500 if d < WIDE else 1000))
     tiles = _tiled(queries, _tile_size(m, 1000))
     out = lax.map(jax.checkpoint(lambda q: tile(q, keys)), tiles)
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:m], out)
