@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tokenfield as tkf
+from tokenfield import config, figures
+from tokenfield.papers import low_temperature
 
 CONFIG = """
 [weights]
@@ -45,8 +47,6 @@ def test_simulate_then_info(case, tmp_path):
     assert "reached t = 2 as asked" in done.stdout
     assert (tmp_path / "case.png").read_bytes().startswith(b"\x89PNG")
     stored = tkf.load(tmp_path / "out" / "case")
-    from tokenfield import config
-
     np.testing.assert_array_equal(stored.x, tkf.simulate(**config.read(case).arguments()).x)
     shown = tokenfield("info", tmp_path / "out" / "case")
     assert shown.returncode == 0
@@ -84,11 +84,9 @@ def test_help_names_every_command():
         assert word in shown
 
 
+@pytest.mark.slow  # .ci/run also makes the full demo
 def test_the_demo_agrees_with_the_theory(tmp_path):
     """A smaller copy of the headline experiment: same checks, fewer tokens."""
-    from tokenfield import figures
-    from tokenfield.papers import low_temperature
-
     result = low_temperature.demo(n=400)
     assert [row.quantity for row in result.rows if not row.agrees] == []
     path = figures.save(low_temperature.demo_figure(result), tmp_path / "demo.png")

@@ -99,9 +99,11 @@ def test_rotations_and_permutations_commute_with_a_run():
     ("solver", "kind"),
     [
         (tkf.Adaptive(rtol=1e-11), tkf.SoftmaxAttention),
-        (tkf.Adaptive(rtol=1e-12, method="dopri8"), tkf.UnnormalisedAttention),
-        (tkf.RungeKutta4(0.1), tkf.SoftmaxAttention),
         (tkf.Layers(0.1), tkf.UnnormalisedAttention),
+        pytest.param(tkf.RungeKutta4(0.1), tkf.SoftmaxAttention, marks=pytest.mark.slow),
+        pytest.param(
+            tkf.Adaptive(rtol=1e-12, method="dopri8"), tkf.UnnormalisedAttention, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_gradients_agree_with_finite_differences(solver, kind):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tokenfield as tkf
-from tests.problems import PROBLEMS, equiangular, lorentz
+from tests.problems import PROBLEMS, Problem, equiangular, zero_temperature
 from tokenfield.solvers import METHODS, Solver
 
 SOLVERS = {
@@ -22,8 +22,8 @@ SOLVERS = {
 def every_solver_on_every_problem():
     for name in SOLVERS:
         for problem in PROBLEMS:
-            # dense linear algebra on hundreds of unknowns
-            slow = name == "kvaerno5" and problem.tokens.x.size > 150
+            # dense linear algebra; quickly tried on the small ones only
+            slow = name == "kvaerno5" and problem.tokens.x.size > 36
             marks = [pytest.mark.slow] if slow else []
             yield pytest.param(problem, name, id=f"{name}-{problem.name}", marks=marks)
 
@@ -71,24 +71,26 @@ class Fixed(Solver):
 
 
 @pytest.mark.parametrize(
-    ("make", "steps"),
+    ("make", "steps", "above"),
     [
-        (tkf.Layers, (1 / 64, 1 / 128)),
-        (tkf.RungeKutta4, (1 / 16, 1 / 32)),
-        (lambda h: Fixed(h, "tsit5"), (1 / 4, 1 / 8)),
-        (lambda h: Fixed(h, "dopri8"), (1 / 2, 1 / 4)),
-        (lambda h: Fixed(h, "kvaerno5"), (1 / 4, 1 / 8)),
+        (tkf.Layers, (1 / 64, 1 / 128), 0.2),
+        (tkf.RungeKutta4, (1 / 8, 1 / 16), 0.2),
+        # its leading error constant is so small that the next order still shows at these steps
+        (lambda h: Fixed(h, "tsit5"), (1 / 4, 1 / 8), 1.2),
+        (lambda h: Fixed(h, "dopri8"), (1 / 2, 1 / 4), 0.3),
+        (lambda h: Fixed(h, "kvaerno5"), (1 / 4, 1 / 8), 0.2),
     ],
     ids=["layers", "rk4", "tsit5", "dopri8", "kvaerno5"],
 )
-def test_measured_order_is_the_declared_one(make, steps):
-    """The error at a fixed time falls like step^order, on tokens that do not move in a plane."""
-    problem = lorentz(3)
-    problem = type(problem)("", problem.model, problem.tokens, problem.ts[[0, 2]], problem.observe,
-                            problem.exact[[0, 2]])  # fmt: skip
-    coarse, fine = (problem.error(make(h)) for h in steps)
+def test_measured_order_is_the_declared_one(make, steps, above):
+    """The error at a fixed time falls like step^order, against a closed form in R^4."""
+    problem = zero_temperature(4)
+    ends = Problem(
+        "", problem.model, problem.tokens, problem.ts[[0, -1]], problem.observe, problem.exact[[0, -1]]
+    )
+    coarse, fine = (ends.error(make(h)) for h in steps)
     order = make(steps[0]).order
-    assert np.log2(coarse / fine) == pytest.approx(order, abs=0.35)
+    assert order - 0.3 < np.log2(coarse / fine) < order + above
 
 
 def test_runge_kutta_is_not_euler_in_disguise():
@@ -167,3 +169,20 @@ def test_stiff_method_refuses_clouds_it_cannot_factor():
     model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(3), 1.0)
     with pytest.raises(tkf.InputError, match="`method` must not be 'kvaerno5' for 6000 coordinates"):
         tkf.simulate(model, tkf.initial.uniform(2000, 3, 0), [0, 1.0], tkf.Adaptive(method="kvaerno5"))
+
+
+@pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])
+def test_a_layer_is_the_discrete_network(kind):
+    """x ← (x + η A)/|x + η A| with the attention output A itself, written out with loops."""
+    beta, step = 1.3, 0.25
+    B, V = np.asarray(tkf.weights.gaussian(3, 0)), np.asarray(tkf.weights.gaussian(3, 1))
+    tokens = tkf.initial.uniform(5, 3, 2)
+    x = np.asarray(tokens.x)
+    for _ in range(3):
+        p = np.exp(beta * x @ B @ x.T) / 5
+        if kind is tkf.SoftmaxAttention:
+            p = p / p.sum(axis=1, keepdims=True)
+        x = x + step * (p @ x) @ V.T
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    run = tkf.simulate(kind(tkf.AttentionWeights(B, V), beta), tokens, [0, 3 * step], tkf.Layers(step))
+    np.testing.assert_allclose(run.x[-1], x, atol=1e-14)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special, stats
+from scipy import special
 
 from tokenfield.errors import InputError, require
 from tokenfield.tokens import Tokens, as_real
@@ -29,6 +29,8 @@ def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
     require(0 <= kappa < np.inf, "kappa", "be at least 0 and finite", kappa)
     if kappa == 0:
         return uniform(n, centre.size, key)
+    from scipy import stats  # takes a second to import
+
     law = stats.vonmises_fisher(centre, kappa)  # pyright: ignore[reportArgumentType] (kappa is real)
     return Tokens(_unit(np.reshape(law.rvs(n, random_state=_rng(n, centre.size, key)), (n, -1))))
 
@@ -168,9 +170,10 @@ def _gauss_uniform(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sobol(n: int, d: int) -> np.ndarray:
-    points = stats.qmc.Sobol(d, rng=np.random.default_rng(0)).random_base2(int(np.ceil(np.log2(max(n, 2)))))
-    inside = np.clip(points[:n], 1e-16, 1 - 1e-16)
-    return _unit(stats.norm.ppf(inside))
+    from scipy.stats import qmc  # takes a second to import
+
+    points = qmc.Sobol(d, rng=np.random.default_rng(0)).random_base2(int(np.ceil(np.log2(max(n, 2)))))
+    return _unit(special.ndtri(np.clip(points[:n], 1e-16, 1 - 1e-16)))
 
 
 def _weighted(x: np.ndarray, w: np.ndarray, density: ArrayLike) -> Tokens:

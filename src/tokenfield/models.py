@@ -63,6 +63,10 @@ class AttentionModel(Model):
         """Dimension of the tokens it acts on."""
         return self.weights.d
 
+    def _symmetric(self, x: Array, tokens: Tokens) -> bool:
+        """Whether the scores at x form a symmetric matrix: read at the tokens, with B a multiple of I."""
+        return self.weights.scalar and x is tokens.x
+
     def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
         """Sum over the heads of V_h times what the head reads at x."""
 
@@ -90,7 +94,7 @@ class SoftmaxAttention(AttentionModel):
         """Softmax mean of the tokens."""
         if self.infinite:
             return rules.hardmax(B, x, tokens, sums)
-        return rules.softmax(B, self.beta, x, tokens, sums)
+        return rules.softmax(self.beta * (x @ B), tokens, sums, self._symmetric(x, tokens))
 
 
 class UnnormalisedAttention(AttentionModel):
@@ -119,7 +123,8 @@ class UnnormalisedAttention(AttentionModel):
         """Exponential sum over the tokens, in the model's time unit."""
         if self.infinite:
             return rules.saturated(B, self._norm(), x, tokens, sums)
-        return rules.unnormalised(B, self.beta, self.log_time_unit, x, tokens, sums)
+        q = self.beta * (x @ B)
+        return rules.unnormalised(q, self.log_time_unit, tokens, sums, self._symmetric(x, tokens))
 
     def _norm(self) -> Array:
         B = lax.stop_gradient(self.weights.stacked()[0])

@@ -12,6 +12,8 @@ import tokenfield as tkf
 from tokenfield.attention import direct
 from tokenfield.attention.direct import DIRECT
 
+EXPONENTIAL = jax.jit(DIRECT.exponential)
+
 
 def reference(q, tokens):
     """The obvious way, with the maximum over tokens that have weight."""
@@ -30,17 +32,16 @@ def cloud(n, d, key):
     return tkf.Tokens(tkf.initial.uniform(n, d, key).x, w / w.sum())
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(deadline=None, max_examples=30, derandomize=True)
 @given(
-    m=st.integers(1, 40),
-    n=st.integers(1, 40),
-    d=st.integers(2, 6),
+    sizes=st.sampled_from([(1, 1, 2), (1, 40, 3), (23, 7, 2), (40, 40, 6)]),
     log_beta=st.floats(-12, 7),
     key=st.integers(0, 9),
 )
-def test_exponential_sums_of_small_clouds(m, n, d, log_beta, key):
+def test_exponential_sums_of_small_clouds(sizes, log_beta, key):
+    m, n, d = sizes
     tokens, q = cloud(n, d, key), 10**log_beta * np.asarray(tkf.initial.uniform(m, d, key + 50).x)
-    log_mass, mean = DIRECT.exponential(jnp.asarray(q), tokens)
+    log_mass, mean = EXPONENTIAL(jnp.asarray(q), tokens)
     expected = reference(q, tokens)
     np.testing.assert_allclose(log_mass, expected[0], rtol=1e-12, atol=1e-12)
     # a score of size β carries a rounding error β·1e-16 into its exponential
@@ -158,3 +159,49 @@ def test_tiles_hardly_pad():
     for n in (501, 999, 1001, 12_345):
         size = direct._tile_size(n, 500)
         assert 0 <= -n % size < 0.01 * n + 30
+
+
+@pytest.mark.parametrize("beta", [0.0, 3.0, 300.0, 1e6])
+@pytest.mark.parametrize("n", [513, 1000, 2503])
+def test_symmetric_sums_are_the_same_sums(n, beta):
+    """Also with weights of 0 and so small that their tokens do not see themselves."""
+    tokens = cloud(n, 3, 11)
+    weights = np.array(tokens.weights)
+    weights[0] = 0.0
+    weights[1] = 1e-250
+    tokens = tkf.Tokens(tokens.x, weights / weights.sum())
+    found = jax.jit(lambda t: DIRECT.exponential(beta * t.x, t, symmetric=True))(tokens)
+    expected = reference(beta * np.asarray(tokens.x), tokens)
+    np.testing.assert_allclose(found.log_mass, expected[0], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.mean, expected[1], atol=1e-13 + 1e-14 * beta)
+
+
+def test_gradient_of_symmetric_sums():
+    x = tkf.initial.uniform(1200, 3, 0).x
+    c = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
+
+    def f(x, symmetric):
+        return jnp.sum(c * DIRECT.exponential(4.0 * x, tkf.Tokens(x), symmetric).mean)
+
+    np.testing.assert_allclose(jax.grad(f)(x, True), jax.grad(f)(x, False), atol=1e-12)
+
+
+def test_models_know_when_scores_are_symmetric(monkeypatch):
+    """B a multiple of I, read at the tokens themselves: and only then."""
+    asked = []
+    exponential = direct.Direct.exponential
+
+    def spy(self, queries, tokens, symmetric=False):
+        asked.append(symmetric)
+        return exponential(self, queries, tokens, symmetric)
+
+    monkeypatch.setattr(direct.Direct, "exponential", spy)
+    tokens = tkf.initial.uniform(600, 2, 0)
+    for B, expected in ((np.eye(2), True), (3 * np.eye(2), True), (np.diag([1.0, 2.0]), False)):
+        model = tkf.SoftmaxAttention(tkf.AttentionWeights(B, np.eye(2)), 2.0)
+        plain = tkf.SoftmaxAttention(tkf.AttentionWeights(B, np.eye(2)), 2.0).attention(
+            jnp.array(tokens.x), tokens
+        )
+        asked.clear()
+        np.testing.assert_allclose(model.attention(tokens.x, tokens), plain, atol=1e-14)
+        assert asked == [expected]

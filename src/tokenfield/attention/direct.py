@@ -50,12 +50,25 @@ class HardmaxSum(NamedTuple):
 class Direct(eqx.Module):
     """The exact sums; the reference for every faster one."""
 
-    def exponential(self, queries: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
-        """Sums of w_j e^{⟨q, y_j⟩}; queries are β Bᵀx."""
+    def exponential(
+        self, queries: Float[Array, "m d"], tokens: Tokens, symmetric: bool = False
+    ) -> ExponentialSum:
+        """Sums of w_j e^{⟨q, y_j⟩}; queries are β Bᵀx.
+
+        `symmetric` promises that the queries are one multiple of the tokens: each exponential then serves
+        two rows.
+        """
         if queries.shape[0] <= ONE_TILE and tokens.n <= ONE_TILE:
             return _exponential_careful(queries, _keys(tokens, tokens.n))
         bound = lax.stop_gradient(jnp.linalg.norm(queries, axis=1))
-        return _over_query_tiles(_exponential_tile, (queries, bound), tokens)
+        if not symmetric:
+            return _over_query_tiles(_exponential_tile, (queries, bound), tokens)
+        mass, total = _symmetric_sums(queries, jnp.max(bound), tokens)
+        return lax.cond(
+            jnp.all(mass > SMALL),  # every token sees itself, so only tiny weights lead elsewhere
+            lambda: ExponentialSum(jnp.max(bound) + jnp.log(mass), total / mass[:, None]),
+            lambda: _over_query_tiles(_exponential_tile, (queries, bound), tokens),
+        )
 
     def hardmax(self, queries: Float[Array, "m d"], tokens: Tokens) -> HardmaxSum:
         """Maximum of ⟨q, y_j⟩ over the tokens present, ties averaged; queries are Bᵀx."""
@@ -118,6 +131,26 @@ def _exponential_careful(q: Array, keys: _Keys) -> ExponentialSum:
 
     mass, total = _sums(factors, q, keys)
     return ExponentialSum(top + jnp.log(mass), total / mass[:, None])
+
+
+def _symmetric_sums(q: Array, bound: Array, tokens: Tokens) -> tuple[Array, Array]:
+    """Σ_j p_ij w_j and Σ_j p_ij w_j y_j for p_ij = p_ji = e^{⟨q_i, y_j⟩ − bound}, each pair of tiles once."""
+    size = _tile_size(tokens.n, 1000)
+    keys, queries = _keys(tokens, size), _tiled(q, size)
+
+    @jax.checkpoint
+    def both(i: Array, j: Array) -> tuple[Array, Array]:
+        p = jnp.exp(queries[i] @ keys.y[j].T - bound)
+        return p @ keys.v[j], jnp.where(i == j, 0.0, p.T @ keys.v[i])
+
+    def add(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+        i, j = pair
+        to_i, to_j = both(i, j)
+        return total.at[i].add(to_i).at[j].add(to_j), None
+
+    total = lax.scan(add, jnp.zeros_like(keys.v), jnp.triu_indices(len(queries)))[0]
+    total = total.reshape(-1, total.shape[2])[: tokens.n]
+    return total[:, -1], total[:, :-1]
 
 
 def _hardmax_tile(q: Array, keys: _Keys) -> HardmaxSum:

@@ -18,14 +18,14 @@ Points = Float[Array, "m d"]
 Matrix = Float[Array, "d d"]
 
 
-def softmax(B: Matrix, beta: Array, x: Points, tokens: Tokens, sums: Direct) -> Points:
-    """Softmax mean of the tokens, β finite."""
-    return sums.exponential(beta * (x @ B), tokens).mean
+def softmax(q: Points, tokens: Tokens, sums: Direct, symmetric: bool) -> Points:
+    """Softmax mean of the tokens at the queries q = βBᵀx, β finite."""
+    return sums.exponential(q, tokens, symmetric).mean
 
 
-def unnormalised(B: Matrix, beta: Array, log_unit: Array, x: Points, tokens: Tokens, sums: Direct) -> Points:
-    """e^{−log_unit} Σ_j w_j e^{β⟨Bᵀx,y_j⟩} y_j, β finite."""
-    total = sums.exponential(beta * (x @ B), tokens)
+def unnormalised(q: Points, log_unit: Array, tokens: Tokens, sums: Direct, symmetric: bool) -> Points:
+    """e^{−log_unit} Σ_j w_j e^{⟨q,y_j⟩} y_j at the queries q = βBᵀx, β finite."""
+    total = sums.exponential(q, tokens, symmetric)
     return jnp.exp(total.log_mass - log_unit)[:, None] * total.mean
 
 

@@ -37,7 +37,7 @@ def log_energy(tokens: Tokens, beta: ArrayLike | Array, sums: Direct = DIRECT) -
     beta = _finite_beta(beta)
     if not is_traced(beta):
         require(float(beta) > 0, "beta", "be positive", float(beta))
-    log_mass = sums.exponential(beta * tokens.x, tokens).log_mass
+    log_mass = sums.exponential(beta * tokens.x, tokens, symmetric=True).log_mass
     top = jnp.max(log_mass)
     return top + jnp.log(jnp.sum(tokens.weights * jnp.exp(log_mass - top))) - jnp.log(2 * beta)
 
@@ -50,7 +50,7 @@ def dissipation(
     For the unnormalised flow this is ∫|v|²dμ, for softmax (B = V = I) ∫|v|²/Z dμ.
     """
     beta = _finite_beta(beta)
-    total = sums.exponential(beta * tokens.x, tokens)
+    total = sums.exponential(beta * tokens.x, tokens, symmetric=True)
     gradient = jnp.exp(total.log_mass)[:, None] * total.mean
     return jnp.sum(tokens.weights * jnp.sum(model.velocity(tokens, sums) * gradient, axis=1))
 
