@@ -67,7 +67,7 @@ def test_eigenvectors_of_with_spectrum_are_uniform():
             lambda: tkf.AttentionWeights.from_qkv(np.ones((2, 3)), np.ones((3, 2)), np.eye(3)),
             "`K` must have the",
         ),
-        (lambda: tkf.AttentionWeights.identity(1), "`d` must be at least 2, but was 1"),
+        (lambda: tkf.AttentionWeights.identity(1), "`d` must be a whole number, at least 2, but was 1"),
         (lambda: ensembles.with_spectrum([[1.0]], 0), "`spectrum` must be a list"),
     ],
 )

@@ -4,6 +4,7 @@ Bad input is an `InputError`, raised before any work. Numerical or disk trouble 
 `RunError`; whatever was finished by then is kept and travels with it.
 """
 
+from numbers import Integral, Real
 from typing import Any
 
 import jax
@@ -26,6 +27,19 @@ def require(holds: bool, name: str, must: str, value: object) -> None:
     """Raise "`name` must ..., but was value" unless the condition holds."""
     if not holds:
         raise InputError(f"`{name}` must {must}, but was {value}")
+
+
+def as_number(value: Any, name: str) -> float:
+    """The value as a float, or a sentence that it is none."""
+    require(isinstance(value, Real) and not isinstance(value, bool), name, "be a number", repr(value))
+    return float(value)
+
+
+def as_whole(value: Any, name: str, least: int) -> int:
+    """The value as a whole number not below `least`, or a sentence that it is none."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    require(whole and int(value) >= least, name, f"be a whole number, at least {least}", repr(value))
+    return int(value)
 
 
 def is_traced(*values: object) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from tokenfield.errors import InputError, require
+from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.tokens import Tokens, as_real
 
 Density = Callable[[np.ndarray], ArrayLike]
@@ -26,7 +26,7 @@ def uniform(n: int, d: int, key: int) -> Tokens:
 def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
     """n independent tokens with density ∝ e^{κ⟨mean, x⟩}; `mean` (d,) of norm 1."""
     centre = _direction(mean, "mean")
-    require(0 <= kappa < np.inf, "kappa", "be at least 0 and finite", kappa)
+    require(0 <= as_number(kappa, "kappa") < np.inf, "kappa", "be at least 0 and finite", kappa)
     if kappa == 0:
         return uniform(n, centre.size, key)
     from scipy import stats  # takes a second to import
@@ -38,7 +38,7 @@ def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
 def cap(n: int, centre: ArrayLike, angle: float, key: int) -> Tokens:
     """n independent uniform tokens within the given angle of `centre` (d,)."""
     axis = _direction(centre, "centre")
-    require(0 < angle <= np.pi, "angle", "lie in (0, π]", angle)
+    require(0 < as_number(angle, "angle") <= np.pi, "angle", "lie in (0, π]", angle)
     rng, d = _rng(n, axis.size, key), axis.size
     # u = sin²(θ/2) has the Beta((d−1)/2, (d−1)/2) law on the whole sphere; here cut at the angle
     a = (d - 1) / 2
@@ -74,7 +74,7 @@ def equiangular(n: int, d: int, rho: float) -> Tokens:
     _rng(n, d, 0)
     require(d >= n, "d", f"be at least n = {n}", d)
     lowest = -1 / (n - 1) if n > 1 else -1.0
-    require(lowest <= rho <= 1, "rho", f"lie in [{lowest:.6g}, 1]", rho)
+    require(lowest <= as_number(rho, "rho") <= 1, "rho", f"lie in [{lowest:.6g}, 1]", rho)
     a = np.sqrt(1 - rho)
     b = (np.sqrt(max(1 + (n - 1) * rho, 0.0)) - a) / n
     x = np.zeros((n, d))
@@ -136,8 +136,7 @@ def mixture(parts: Sequence[Tokens], masses: ArrayLike) -> Tokens:
 
 def _rng(n: int, d: int, key: int) -> np.random.Generator:
     for name, value, least in (("n", n, 1), ("d", d, 2), ("key", key, 0)):
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        require(whole and value >= least, name, f"be a whole number, at least {least}", repr(value))
+        as_whole(value, name, least)
     return np.random.default_rng(key)
 
 

@@ -131,7 +131,10 @@ def kept_indices(snapshots: Sequence[int] | None, count: int) -> np.ndarray:
     """Which of `count` times keep a snapshot, sorted; all if not said."""
     if snapshots is None:
         return np.arange(count)
-    indices = np.asarray(snapshots, dtype=int).reshape(-1)
+    indices = np.asarray(snapshots).reshape(-1)
+    whole = indices.size == 0 or indices.dtype.kind in "iu"
+    require(whole, "snapshots", "be a list of indices into ts", repr(snapshots))
+    indices = indices.astype(int)
     wrong = indices[(indices >= count) | (indices < -count)]
     require(wrong.size == 0, "snapshots", f"be indices of the {count} times", wrong[:1])
     return np.unique(indices % count)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenfield import stepper
 from tokenfield.attention.auto import choose
-from tokenfield.errors import InputError, RunError, is_traced, require
+from tokenfield.errors import InputError, RunError, as_number, is_traced, require
 from tokenfield.models import Model
 from tokenfield.record import Measure, Record, describe, kept_indices
 from tokenfield.solvers import Adaptive, Solver
@@ -87,8 +87,15 @@ def simulate(
     _check(model, tokens, times, solver)
     sums, measure = choose(summation), dict(measure or {})
     require("x" not in measure, "measure", "not use the name of the snapshots", "'x'")
+    for name, fn in measure.items():
+        require(callable(fn), f"measure[{name!r}]", "be a function of the tokens", repr(fn))
     if merge_angle is not None:
-        require(0 < merge_angle < np.pi / 2, "merge_angle", "lie between 0 and π/2", merge_angle)
+        require(
+            0 < as_number(merge_angle, "merge_angle") < np.pi / 2,
+            "merge_angle",
+            "lie between 0 and π/2",
+            merge_angle,
+        )
     field = Field(model, tokens.weights, sums, solver.tangent)
     if is_traced(model, tokens, times):
         require(merge_angle is None and store is None, "merge_angle", "not be used under jit", merge_angle)

@@ -16,7 +16,7 @@ import numpy as np
 import optimistix
 from jaxtyping import Array, Float
 
-from tokenfield.errors import InputError, require
+from tokenfield.errors import InputError, as_number, require
 
 #: Unknowns up to which the stiff method's dense Jacobian is affordable.
 LARGEST_JACOBIAN = 4000
@@ -67,7 +67,7 @@ class Layers(Solver):
     `step` is η; saved times must be whole numbers of layers.
     """
 
-    step: float = eqx.field(converter=float)
+    step: float = eqx.field(converter=lambda v: as_number(v, "step"))
 
     tangent: ClassVar[bool] = False
     order: ClassVar[int] = 1
@@ -117,7 +117,7 @@ class RungeKutta4(Solver):
     Every gap between saved times is cut into equal steps no longer than `step`.
     """
 
-    step: float = eqx.field(converter=float)
+    step: float = eqx.field(converter=lambda v: as_number(v, "step"))
 
     order: ClassVar[int] = 4
     lands: ClassVar[bool] = True
@@ -158,8 +158,8 @@ class Adaptive(Solver):
     for tight tolerances), "kvaerno5" (order 5, implicit, for stiff runs of up to 4000 coordinates).
     """
 
-    rtol: float = eqx.field(default=1e-8, converter=float)
-    atol: float = eqx.field(default=1e-10, converter=float)
+    rtol: float = eqx.field(default=1e-8, converter=lambda v: as_number(v, "rtol"))
+    atol: float = eqx.field(default=1e-10, converter=lambda v: as_number(v, "atol"))
     method: Literal["tsit5", "dopri8", "kvaerno5"] = "tsit5"
 
     def __check_init__(self):

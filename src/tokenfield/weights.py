@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from tokenfield.errors import is_traced, require
+from tokenfield.errors import as_whole, is_traced, require
 from tokenfield.tokens import as_real
 
 
@@ -46,7 +46,7 @@ class AttentionWeights(eqx.Module):
     @classmethod
     def identity(cls, d: int) -> "AttentionWeights":
         """B = V = I, the model of the clustering papers."""
-        require(d >= 2, "d", "be at least 2", d)
+        as_whole(d, "d", 2)
         return cls(jnp.eye(d), jnp.eye(d))
 
     @property
@@ -99,8 +99,10 @@ def with_spectrum(spectrum: ArrayLike, key: int, heads: int | None = None) -> Fl
 
 
 def _normals(d: int, key: int, heads: int | None) -> np.ndarray:
-    require(d >= 2, "d", "be at least 2", d)
-    require(heads is None or heads >= 1, "heads", "be at least 1", heads)
+    as_whole(d, "d", 2)
+    as_whole(key, "key", 0)
+    if heads is not None:
+        as_whole(heads, "heads", 1)
     shape = (d, d) if heads is None else (heads, d, d)
     return np.random.default_rng(key).normal(size=shape)
 
