@@ -111,12 +111,11 @@ class Writer:
 
     def rows(self, name: str, first: int, values: np.ndarray) -> None:
         """Put records first, first + 1, ... of one array on disk."""
-        with _disk(self.path):
-            # also where all values are the filling: a file that is not there means damage
-            with zarr.config.set({"array.write_empty_chunks": True}):
-                array = self._group[name]
-                assert isinstance(array, zarr.Array)
-                array[first : first + len(values)] = values
+        # also where all values are the filling: a file that is not there means damage
+        with _disk(self.path), zarr.config.set({"array.write_empty_chunks": True}):
+            array = self._group[name]
+            assert isinstance(array, zarr.Array)
+            array[first : first + len(values)] = values
 
     def commit(self, checkpoint: Mapping[str, np.ndarray] | None, **facts: Any) -> None:
         """Make what was written count: the checkpoint first, then the manifest's facts."""
