@@ -23,7 +23,7 @@ def every_solver_on_every_problem():
     for name in SOLVERS:
         for problem in PROBLEMS:
             # dense linear algebra; quickly tried on the small ones only
-            slow = name == "kvaerno5" and problem.tokens.x.size > 36
+            slow = name == "kvaerno5" and problem.tokens.x.size > 20
             marks = [pytest.mark.slow] if slow else []
             yield pytest.param(problem, name, id=f"{name}-{problem.name}", marks=marks)
 

@@ -140,6 +140,7 @@ def command(*arguments):
     return [sys.executable, "-m", "tokenfield", *map(str, arguments)]
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_loses_nothing_and_resume_goes_on(tmp_path):
     config = tmp_path / "case.toml"
     config.write_text(CONFIG)

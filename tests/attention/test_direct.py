@@ -48,7 +48,7 @@ def test_exponential_sums_of_small_clouds(sizes, log_beta, key):
     np.testing.assert_allclose(mean, expected[1], atol=1e-13 + 1e-14 * 10**log_beta)
 
 
-@pytest.mark.parametrize("n", [513, 1000, 1499, 2501])
+@pytest.mark.parametrize("n", [513, 2501])
 @pytest.mark.parametrize("beta", [0.0, 1e-12, 1.0, 300.0, 1e5, 1e8])
 def test_exponential_sums_across_tiles(n, beta):
     tokens = cloud(n, 3, 1)
@@ -162,7 +162,7 @@ def test_tiles_hardly_pad():
 
 
 @pytest.mark.parametrize("beta", [0.0, 3.0, 300.0, 1e6])
-@pytest.mark.parametrize("n", [513, 1000, 2503])
+@pytest.mark.parametrize("n", [513, 2503])
 def test_symmetric_sums_are_the_same_sums(n, beta):
     """Also with weights of 0 and so small that their tokens do not see themselves."""
     tokens = cloud(n, 3, 11)
