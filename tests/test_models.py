@@ -1,5 +1,6 @@
 """Models at every temperature: limits, heads, time units, symmetries, agreement of independent routes."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import mpmath
 import numpy as np
@@ -246,3 +247,17 @@ def test_zero_temperature_stands_still_where_every_key_ties():
 def test_bad_input_is_one_sentence(bad, sentence, weights):
     with pytest.raises(tkf.InputError, match="^" + sentence):
         bad(weights)
+
+
+def test_replaced_matrices_are_seen():
+    """Also among many tokens, where a multiple of I is summed in a quicker way."""
+    tokens, B = tkf.initial.uniform(2000, 3, 0), tkf.weights.gaussian(3, 0)
+    stale = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(3), 3.0)
+    stale = eqx.tree_at(lambda m: m.weights.B, stale, B)
+    fresh = tkf.SoftmaxAttention(tkf.AttentionWeights(B, np.eye(3)), 3.0)
+    np.testing.assert_allclose(stale.velocity(tokens), fresh.velocity(tokens), atol=1e-14)
+
+
+def test_padding_does_not_leave_the_domain_of_phi():
+    tokens = tkf.initial.cap(1001, [0, 0, 1.0], 0.5, 0)  # all scores positive
+    assert np.all(np.isfinite(tkf.InteractionFlow(jnp.log, np.eye(3)).velocity(tokens)))

@@ -178,6 +178,24 @@ def _reached(path: Path) -> int:
         return 0
 
 
+def test_a_kill_between_checkpoint_and_manifest(tmp_path, monkeypatch):
+    """The checkpoint is then ahead of the manifest's count; the rows it stands on are there."""
+    monkeypatch.setattr("tokenfield.record.WRITE_EVERY", 0.0)
+    write = store._write_json
+
+    def interrupted(path, content):
+        if content["reached"] > 8:
+            raise Killed
+        write(path, content)
+
+    monkeypatch.setattr(store, "_write_json", interrupted)
+    with pytest.raises(Killed):
+        run(tmp_path / "run")
+    monkeypatch.setattr(store, "_write_json", write)
+    same(run(tmp_path / "run", resume=True), run())
+    same(tkf.load(tmp_path / "run"), run())
+
+
 def test_resuming_a_finished_run_returns_it(tmp_path):
     first = run(tmp_path / "run")
     same(run(tmp_path / "run", resume=True), first)

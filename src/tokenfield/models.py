@@ -11,6 +11,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
@@ -64,8 +65,15 @@ class AttentionModel(Model):
         return self.weights.d
 
     def _symmetric(self, x: Array, tokens: Tokens) -> bool:
-        """Whether the scores at x form a symmetric matrix: read at the tokens, with B a multiple of I."""
-        return self.weights.scalar and x is tokens.x
+        """Whether the scores at x form a symmetric matrix: read at the tokens, with B a multiple of I.
+
+        Only looked up where B has a value; a flag kept beside B would go stale when B is replaced.
+        """
+        B = self.weights.B
+        if x is not tokens.x or is_traced(B):
+            return False
+        B = np.asarray(B)  # NumPy, since JAX would trace even constants here
+        return np.array_equal(B[..., :1, :1] * np.eye(self.d), B)
 
     def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
         """Sum over the heads of V_h times what the head reads at x."""

@@ -10,7 +10,7 @@ import numpy as np
 from tokenfield import store
 from tokenfield.errors import InputError, require
 from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory, axes, fixed_arrays, load, plain
+from tokenfield.trajectory import Trajectory, axes, fixed_arrays, plain
 
 Measure = Callable[[Tokens], Any]
 #: Seconds between two writes to disk, so that many small records do not cost a sync each.
@@ -63,25 +63,26 @@ class Record:
 
     def reopen(self, path: Path) -> dict[str, np.ndarray] | None:
         """Go on with a store that this very run began; its checkpoint, if it got that far."""
-        manifest = store.read_manifest(path)
-        if manifest["inputs"] != self.inputs:
-            changed = [k for k in self.inputs if manifest["inputs"].get(k) != self.inputs[k]]
+        writer = store.Writer(path)  # locked before anything is read
+        if writer.manifest["inputs"] != self.inputs:
+            writer.close()
+            changed = [k for k in self.inputs if writer.manifest["inputs"].get(k) != self.inputs[k]]
             raise InputError(
                 f"`resume` must continue the same run, but {path} holds one with other"
                 f" {', '.join(changed) or 'inputs'}"
             )
         checkpoint = store.read_checkpoint(path)
         if checkpoint is not None:
-            self._take_over(load(path), int(checkpoint["reached"]))
-        self._writer = store.Writer(path)
+            self._take_over(path, int(checkpoint["reached"]))
+        self._writer = writer
         return checkpoint
 
-    def _take_over(self, done: Trajectory, reached: int) -> None:
+    def _take_over(self, path: Path, reached: int) -> None:
+        """The rows that the checkpoint stands on; they were on disk before it, whatever the manifest says."""
         self.reached = reached
-        self.rows["x"] = list(done.x[: np.sum(self.kept < reached)])
-        for name in self.measure:
-            self.rows[name] = list(done.measured[name][:reached])
-        self._on_disk = {name: len(rows) for name, rows in self.rows.items()}
+        self._on_disk = dict.fromkeys(self.rows, reached) | {"x": int(np.sum(self.kept < reached))}
+        data = store.read_data(path, self._on_disk)
+        self.rows = {name: list(data[name].values[:count]) for name, count in self._on_disk.items()}
 
     def flush(
         self, checkpoint: Callable[[], dict[str, np.ndarray]], last: bool = False, **facts: Any

@@ -217,7 +217,9 @@ class Adaptive(Solver):
 
 def largest_error(error: Float[Array, "n d"]) -> Float[Array, ""]:
     """Greatest Euclidean norm of a row: the token that is off most."""
-    return jnp.sqrt(jnp.max(jnp.sum(error * error, axis=-1)))
+    scale = jnp.max(jnp.abs(error))
+    safe = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1.0)  # squares of 1e155 overflow
+    return safe * jnp.sqrt(jnp.max(jnp.sum((error / safe) ** 2, axis=-1)))
 
 
 def _check_step(step: float) -> None:

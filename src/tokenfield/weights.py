@@ -22,8 +22,6 @@ class AttentionWeights(eqx.Module):
 
     B: Float[Array, "*heads d d"]
     V: Float[Array, "*heads d d"]
-    #: Whether B is known to be a multiple of the identity, which makes all scores symmetric.
-    scalar: bool = eqx.field(static=True)
 
     def __init__(self, B: ArrayLike | Array, V: ArrayLike | Array):
         B, V = as_matrix(B, "B"), as_matrix(V, "V")
@@ -33,7 +31,6 @@ class AttentionWeights(eqx.Module):
             require(len(B) == len(V), "V", f"have {len(B)} heads like B", f"with {len(V)}")
         shape = B.shape if B.ndim == 3 else V.shape
         self.B, self.V = jnp.broadcast_to(B, shape), jnp.broadcast_to(V, shape)
-        self.scalar = not is_traced(B) and bool(jnp.all(B[..., :1, :1] * jnp.eye(self.d) == B))
 
     @classmethod
     def from_qkv(cls, Q: ArrayLike | Array, K: ArrayLike | Array, V: ArrayLike | Array) -> "AttentionWeights":

@@ -102,3 +102,10 @@ def test_zero_temperature_orbits_do_not_overflow_and_end_in_the_top_eigenvector(
 def test_bad_input_is_one_sentence(bad, sentence):
     with pytest.raises(tkf.InputError, match="^" + sentence):
         bad()
+
+
+def test_times_count_from_the_initial_value():
+    np.testing.assert_allclose(
+        theory.equiangular([1, 5], 32, 1.0, 0.0), [0.1518493355439, 0.9982842486223], atol=1e-12
+    )
+    np.testing.assert_allclose(theory.poisson_order([1.0], 0.2, 3), [0.4747500789], atol=1e-10)

@@ -102,7 +102,7 @@ class _Keys(NamedTuple):
 def _keys(tokens: Tokens, size: int) -> _Keys:
     y, w = tokens.x, tokens.weights
     v = w[:, None] * jnp.concatenate([y, jnp.ones_like(w)[:, None]], axis=1)
-    return _Keys(*_tiled((y, w, v), size))
+    return _Keys(_tiled(y, size), *_tiled((w, v), size, "constant"))
 
 
 def _sums(factors: Callable[[_Keys], Array], q: Array, keys: _Keys) -> tuple[Array, Array]:
@@ -192,12 +192,12 @@ def _tile_size(n: int, wanted: int) -> int:
     return -(-n // max(1, round(n / wanted)))
 
 
-def _tiled(arrays: Any, size: int) -> Any:
-    """Split the first axis into tiles, padded with zeros."""
+def _tiled(arrays: Any, size: int, mode: str = "edge") -> Any:
+    """Split the first axis into tiles, padded with copies, where every function is defined, or with zeros."""
 
     def split(a: Array) -> Array:
         missing = -a.shape[0] % size
-        padded = jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
+        padded = jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode=mode)
         return padded.reshape(-1, size, *a.shape[1:])
 
     return jax.tree.map(split, arrays)

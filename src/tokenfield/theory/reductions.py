@@ -38,9 +38,9 @@ def equiangular(
         return common * np.exp(beta * (1 - gap)) / n
 
     u0 = [-np.log1p(-rho0)]
-    if len(ts) == 1:
-        return np.array([rho0])
-    solved = integrate.solve_ivp(slope, (ts[0], ts[-1]), u0, "DOP853", ts, rtol=1e-13, atol=1e-14)
+    if ts[-1] == 0:
+        return np.full(len(ts), float(rho0))
+    solved = integrate.solve_ivp(slope, (0.0, ts[-1]), u0, "DOP853", ts, rtol=1e-13, atol=1e-14)
     return -np.expm1(-solved.y[0])
 
 
@@ -65,12 +65,12 @@ def poisson_order(ts: ArrayLike, r0: float, d: int) -> Float[np.ndarray, "times"
     ts = _times(ts)
     require(0 <= r0 < 1, "r0", "lie in [0, 1)", r0)
     if d == 2:
-        return np.zeros_like(ts) if r0 == 0 else (1 + (r0**-2 - 1) * np.exp(-(ts - ts[0]))) ** -0.5
-    if len(ts) == 1:
-        return np.atleast_1d(poisson_radius_order(r0, d))
+        return np.zeros_like(ts) if r0 == 0 else (1 + (r0**-2 - 1) * np.exp(-ts)) ** -0.5
+    if ts[-1] == 0:
+        return np.full(len(ts), float(poisson_radius_order(r0, d)))
     solved = integrate.solve_ivp(
         lambda _, r: 0.5 * (1 - r**2) * poisson_radius_order(r, d),
-        (ts[0], ts[-1]), [r0], "DOP853", ts, rtol=1e-12, atol=1e-14,
+        (0.0, ts[-1]), [r0], "DOP853", ts, rtol=1e-12, atol=1e-14,
     )  # fmt: skip
     return poisson_radius_order(solved.y[0], d)
 
@@ -101,10 +101,10 @@ def lorentz(x0: ArrayLike, weights: ArrayLike, ts: ArrayLike) -> Float[np.ndarra
         boost[0, 1:] = boost[1:, 0] = m
         return (boost @ g.reshape(size, size)).ravel()
 
-    if len(ts) == 1:
-        return x0[None]
+    if ts[-1] == 0:
+        return np.stack([x0] * len(ts))
     solved = integrate.solve_ivp(
-        slope, (ts[0], ts[-1]), np.eye(size).ravel(), "DOP853", ts, rtol=1e-12, atol=1e-12
+        slope, (0.0, ts[-1]), np.eye(size).ravel(), "DOP853", ts, rtol=1e-12, atol=1e-12
     )
     return np.stack([tokens(g) for g in solved.y.T])
 
@@ -115,11 +115,12 @@ def zero_temperature(x0: ArrayLike, V: ArrayLike, ts: ArrayLike) -> Float[np.nda
     V = np.asarray(as_real(np.asarray(V), "V"))
     # the largest real part is taken out, so that nothing overflows at long times
     V = V - np.max(np.linalg.eigvals(V).real) * np.eye(len(V))
-    moved = np.stack([x0 @ linalg.expm(V * (t - ts[0])).T for t in ts])
+    moved = np.stack([x0 @ linalg.expm(V * t).T for t in ts])
     return moved / np.linalg.norm(moved, axis=2, keepdims=True)
 
 
 def _times(ts: ArrayLike) -> np.ndarray:
     ts = np.atleast_1d(np.asarray(as_real(np.asarray(ts), "ts")))
-    require(bool(np.all(np.diff(ts) >= 0)), "ts", "be increasing", ts.tolist())
+    require(bool(np.all(np.diff(ts) > 0)), "ts", "be increasing", ts.tolist())
+    require(bool(ts[0] >= 0), "ts", "start at 0, the time of the initial value, or later", ts[0])
     return ts
