@@ -144,10 +144,34 @@ def test_cold_unnormalised_keeps_its_factor_in_the_time_unit(beta):
 
 def test_the_time_unit_is_plain_while_nothing_overflows():
     identity = tkf.AttentionWeights.identity(3)
-    assert float(tkf.UnnormalisedAttention(identity, 500.0).log_time_unit) == 0
+    assert float(tkf.UnnormalisedAttention(identity, 300.0).log_time_unit) == 0
     assert float(tkf.UnnormalisedAttention(identity, 501.0).log_time_unit) == 501.0
     run = tkf.simulate(tkf.UnnormalisedAttention(identity, 900.0), tkf.initial.uniform(5, 3, 0), [0, 1.0])
     assert run.stats["log_time_unit"] == 900.0
+
+
+def test_runs_on_both_sides_of_the_change_of_unit_meet_the_exact_curve():
+    """Time e^{−β}·10 of the equation, at β just below and beyond 300."""
+    tokens = tkf.initial.equiangular(3, 3, 0.99)
+    for beta in (299.0, 301.0):
+        model = tkf.UnnormalisedAttention(tkf.AttentionWeights.identity(3), beta)
+        run = tkf.simulate(model, tokens, [0, 10 * np.exp(float(model.log_time_unit) - beta)])
+        exact = tkf.theory.equiangular([10 * np.exp(-beta)], 3, beta, 0.99, "unnormalised")
+        assert 1 - run.x[-1, 0] @ run.x[-1, 1] == pytest.approx(1 - exact[0], rel=1e-4)
+
+
+def test_the_spectral_norm_is_taken_over_all_heads():
+    B = np.stack([np.diag([1.0, 2.0]), [[0.0, 500.0], [0.0, 0.0]]])
+    model = tkf.UnnormalisedAttention(tkf.AttentionWeights(B, np.eye(2)), 1.0)
+    assert float(model.log_time_unit) == pytest.approx(500.0)
+
+
+def test_zero_temperature_reads_a_direction_whatever_the_size_of_b():
+    tokens = tkf.initial.uniform(4, 3, 0)
+    for scale in (1e-170, 1e200):
+        weights = tkf.AttentionWeights(scale * np.eye(3), np.eye(3))
+        found = tkf.ZeroTemperature(weights).attention(tokens.x, tokens)
+        np.testing.assert_allclose(found, tokens.x, atol=1e-15)
 
 
 def test_saturated_unnormalised_attention_is_the_limit():

@@ -141,6 +141,14 @@ def test_interpolated_times_are_as_good_as_steps():
     assert np.abs(run.measure(problem.observe) - problem.exact).max() < 1e-7
 
 
+def test_saved_times_of_the_high_order_method_have_its_accuracy():
+    """Its interpolant would lose two to three digits, so its steps end on the saved times."""
+    ts = np.linspace(0, 4, 21)
+    problem = equiangular(5, 2.0, 0.0, "softmax", list(ts))
+    run = tkf.simulate(problem.model, problem.tokens, ts, tkf.Adaptive(1e-12, 1e-13, method="dopri8"))
+    assert np.abs(run.measure(problem.observe) - problem.exact).max() < 3e-12
+
+
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [

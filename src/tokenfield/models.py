@@ -2,7 +2,7 @@
 
 A model says what a point x reads from the tokens (`attention`, unprojected, the output of the layer);
 `velocity` is its tangential part P_x at the tokens themselves. Heads add up. A new model is a class
-with one method `attention`; a new kind of attention head is a class with one method `read`.
+with one method `attention`; a new kind of attention head is a class with one method `reader`.
 """
 
 from abc import abstractmethod
@@ -11,7 +11,6 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
@@ -23,8 +22,13 @@ from tokenfield.errors import InputError, is_traced, require
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.weights import AttentionWeights, as_matrix
 
-#: Exponents up to here are kept as they are; beyond, e^{β‖B‖} becomes the unit of time.
-LARGEST_EXPONENT = 500.0
+#: Exponents up to here are kept as they are (the square of such a velocity is a double, and so is that of
+#: a time it takes); beyond, e^{β‖B‖} becomes the unit of time.
+LARGEST_EXPONENT = 300.0
+
+
+#: What one head with the matrix B reads from the tokens at the points x (m, d): read(B, x, tokens, sums).
+Reader = Callable[[Array, Array, Tokens, Direct], Array]
 
 
 class Model(eqx.Module):
@@ -56,32 +60,19 @@ class AttentionModel(Model):
     weights: eqx.AbstractVar[AttentionWeights]
 
     @abstractmethod
-    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
-        """What one head with the matrix B reads at the points x (m, d)."""
+    def reader(self) -> Reader:
+        """How one head reads; what the heads have in common is computed here, once."""
 
     @property
     def d(self) -> int:
         """Dimension of the tokens it acts on."""
         return self.weights.d
 
-    def _symmetric(self, x: Array, tokens: Tokens) -> bool:
-        """Whether the scores at x form a symmetric matrix: read at the tokens, with B a multiple of I.
-
-        Only looked up where B has a value; a flag kept beside B would go stale when B is replaced.
-        """
-        B = self.weights.B
-        if x is not tokens.x or is_traced(B):
-            return False
-        B = np.asarray(B)  # NumPy, since JAX would trace even constants here
-        return np.array_equal(B[..., :1, :1] * np.eye(self.d), B)
-
     def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
         """Sum over the heads of V_h times what the head reads at x."""
 
-        def head(B: Array, V: Array) -> Array:
-            return self.read(B, x, tokens, sums) @ V.T
-
-        return _sum_over_heads(head, self.weights.stacked())
+        read = self.reader()
+        return _sum_over_heads(lambda B, V: read(B, x, tokens, sums) @ V.T, self.weights.stacked())
 
 
 class SoftmaxAttention(AttentionModel):
@@ -98,17 +89,17 @@ class SoftmaxAttention(AttentionModel):
         self.weights = _checked(weights)
         self.beta, self.infinite = _temperature(beta)
 
-    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+    def reader(self) -> Reader:
         """Softmax mean of the tokens."""
         if self.infinite:
-            return rules.hardmax(B, x, tokens, sums)
-        return rules.softmax(self.beta * (x @ B), tokens, sums, self._symmetric(x, tokens))
+            return rules.hardmax
+        return lambda B, x, tokens, sums: rules.softmax(self.beta * B, x, tokens, sums)
 
 
 class UnnormalisedAttention(AttentionModel):
     """Unnormalised attention (USA): e^{−L} P_x Σ_h V_h ∫y e^{β⟨B_hᵀx,y⟩}dμ.
 
-    L = 0, the plain equation, as long as β‖B‖ ≤ 500 (largest spectral norm of a head). Beyond that
+    L = 0, the plain equation, as long as β‖B‖ ≤ 300 (largest spectral norm of a head). Beyond that
     the exponentials would overflow; then L = β‖B‖ and time is counted in units of e^{−L}: the
     velocities are e^{−L} times those of the equation. `log_time_unit` is L. Derivatives hold L fixed.
     """
@@ -123,20 +114,22 @@ class UnnormalisedAttention(AttentionModel):
 
     @property
     def log_time_unit(self) -> Float[Array, ""]:
-        """L = β‖B‖ if that exceeds 500, else 0."""
-        exponent = lax.stop_gradient(self.beta) * self._norm()
+        """L = β‖B‖ if that exceeds 300, else 0."""
+        if self.infinite:
+            return jnp.asarray(jnp.inf)
+        A = lax.stop_gradient(self.beta * self.weights.stacked()[0])
+        # the Frobenius norm is never below ‖B‖, and costs nothing
+        beyond = jnp.max(jnp.linalg.norm(A, axis=(1, 2))) > LARGEST_EXPONENT
+        exponent = lax.cond(beyond, _spectral_norm, lambda A: jnp.zeros(()), A)
         return jnp.where(exponent > LARGEST_EXPONENT, exponent, 0.0)
 
-    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+    def reader(self) -> Reader:
         """Exponential sum over the tokens, in the model's time unit."""
         if self.infinite:
-            return rules.saturated(B, self._norm(), x, tokens, sums)
-        q = self.beta * (x @ B)
-        return rules.unnormalised(q, self.log_time_unit, tokens, sums, self._symmetric(x, tokens))
-
-    def _norm(self) -> Array:
-        B = lax.stop_gradient(self.weights.stacked()[0])
-        return jnp.max(jnp.linalg.norm(B, ord=2, axis=(1, 2)))
+            norm = _spectral_norm(lax.stop_gradient(self.weights.stacked()[0]))
+            return lambda B, x, tokens, sums: rules.saturated(B, norm, x, tokens, sums)
+        unit = self.log_time_unit
+        return lambda B, x, tokens, sums: rules.unnormalised(self.beta * B, unit, x, tokens, sums)
 
 
 class HardmaxAttention(AttentionModel):
@@ -150,9 +143,9 @@ class HardmaxAttention(AttentionModel):
     def __init__(self, weights: AttentionWeights):
         self.weights = _checked(weights)
 
-    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+    def reader(self) -> Reader:
         """Mean of the tokens with the greatest score."""
-        return rules.hardmax(B, x, tokens, sums)
+        return rules.hardmax
 
 
 class ZeroTemperature(AttentionModel):
@@ -167,9 +160,9 @@ class ZeroTemperature(AttentionModel):
     def __init__(self, weights: AttentionWeights):
         self.weights = _checked(weights)
 
-    def read(self, B: Array, x: Array, tokens: Tokens, sums: Direct) -> Array:
+    def reader(self) -> Reader:
         """Direction of Bᵀx."""
-        return rules.zero_temperature(B, x)
+        return lambda B, x, tokens, sums: rules.zero_temperature(B, x)
 
 
 class InteractionFlow(Model):
@@ -198,15 +191,30 @@ class InteractionFlow(Model):
 
     def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
         """∫φ'(⟨Ax,y⟩) A y dμ at the points x, summed over the heads."""
-        slope = jax.grad(lambda s: jnp.asarray(self.phi(s), dtype=jnp.float64))
-
-        def f(scores: Array) -> Array:
-            return jax.vmap(slope)(scores.ravel()).reshape(scores.shape)
 
         def head(A: Array) -> Array:
-            return sums.kernel(f, x @ A, tokens)[1] @ A
+            return sums.kernel(_Slope(self.phi), x @ A, tokens)[1] @ A
 
         return _sum_over_heads(head, (self.A.reshape(-1, self.d, self.d),))
+
+
+class _Slope(eqx.Module):
+    """φ' of an array of scores; a module, so that equal φ share a compiled sum."""
+
+    phi: Callable[[Array], Array]
+
+    def __call__(self, scores: Array) -> Array:
+        slope = jax.grad(lambda s: jnp.asarray(self.phi(s), dtype=jnp.float64))
+        return jax.vmap(slope)(scores.ravel()).reshape(scores.shape)
+
+
+def _spectral_norm(matrices: Float[Array, "heads d d"]) -> Float[Array, ""]:
+    """Largest singular value of any head, from BᵀB: ten times as quick as a singular value decomposition."""
+    scale = jnp.max(jnp.abs(matrices))
+    safe = jnp.where(scale > 0, scale, 1.0)
+    scaled = matrices / safe  # squares of 1e200 overflow
+    squares = jnp.linalg.eigvalsh(jnp.swapaxes(scaled, 1, 2) @ scaled)
+    return safe * jnp.sqrt(jnp.maximum(jnp.max(squares), 0.0))
 
 
 def _sum_over_heads(head: Callable[..., Array], matrices: tuple[Array, ...]) -> Array:

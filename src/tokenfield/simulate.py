@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenfield import stepper
 from tokenfield.attention.auto import choose
 from tokenfield.errors import InputError, RunError, as_number, is_traced, require
-from tokenfield.models import Model
+from tokenfield.models import AttentionModel, Model
 from tokenfield.record import Measure, Record, describe, kept_indices
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
@@ -33,9 +33,8 @@ from tokenfield.trajectory import Trajectory, fingerprint, plain
 MERGE_EVERY = 16
 #: Seconds a burst of compiled steps should take.
 BURST_SECONDS = 0.2
-#: A thousand steps that get less than this part of the way to the next saved time will not get there
-#: (unless a merge changes the pace).
-HOPELESS = 1e-8
+#: So many attempts that get less than this part of the way to the next saved time will not get there.
+PATIENCE, HOPELESS = 1000, 1e-8
 #: Attempted steps between two saved times after which a traced run, which nobody can stop, gives up.
 TRACED_STEPS = 10**7
 
@@ -85,7 +84,8 @@ def simulate(
     """
     times = as_real(ts, "ts")
     _check(model, tokens, times, solver)
-    sums, measure = choose(summation), dict(measure or {})
+    sums = choose(summation, model.weights.B if isinstance(model, AttentionModel) else None)
+    measure = dict(measure or {})
     require("x" not in measure, "measure", "not use the name of the snapshots", "'x'")
     for name, fn in measure.items():
         require(callable(fn), f"measure[{name!r}]", "be a function of the tokens", repr(fn))
@@ -216,6 +216,8 @@ class _Run:
         self.group, self.active = np.arange(tokens.n), tokens.n
         self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
         self.burst, self.stalled = 8, False
+        #: attempts, time and restarts when the pace was last looked at
+        self.mark = (0, float(ts[0]), 0)
 
     def start(self) -> None:
         """Begin at the first time."""
@@ -241,17 +243,23 @@ class _Run:
 
     def _burst(self) -> None:
         most = MERGE_EVERY - self._attempts() % MERGE_EVERY if self.merge_angle else self.burst
-        began, before, attempts = time.monotonic(), float(self.state.t), self._attempts()
+        began = time.monotonic()
         target, stop = jnp.asarray(self.ts[self.record.reached]), jnp.asarray(self.ts[-1])
         self.state = _advance(self.solver, self.field, self.state, target, stop, jnp.asarray(most))
         jax.block_until_ready(self.state)
-        pace = (float(self.state.t) - before) / max(self._attempts() - attempts, 1)
-        hopeless = 1000 * pace < HOPELESS * (float(target) - before)
-        self.stalled = hopeless and self._attempts() > 1000 and self.merge_angle is None
+        self._watch_pace(float(target))
         if time.monotonic() - began < BURST_SECONDS:
             self.burst = min(2 * self.burst, 10**6)
         else:
             self.burst = max(1, self.burst // 2)
+
+    def _watch_pace(self, target: float) -> None:
+        """Stalled if the last thousand attempts got nowhere; a merge starts the count anew."""
+        attempts, t, restarts = self.mark
+        if self.restarts != restarts or self._attempts() - attempts >= PATIENCE:
+            hopeless = float(self.state.t) - t < HOPELESS * (target - t)
+            self.stalled = hopeless and self.restarts == restarts
+            self.mark = (self._attempts(), float(self.state.t), self.restarts)
 
     def _record_reached(self) -> None:
         while self.record.reached < len(self.ts) and self.ts[self.record.reached] <= float(self.state.t):

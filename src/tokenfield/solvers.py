@@ -144,8 +144,8 @@ class _Method(NamedTuple):
 
 METHODS = {
     "tsit5": _Method(diffrax.Tsit5, 5, 6, lands=False),
-    "dopri8": _Method(diffrax.Dopri8, 8, 13, lands=False),
-    # its interpolant is only of third order, too coarse for the long steps it takes
+    # the interpolants of the next two are too coarse for the long steps they take
+    "dopri8": _Method(diffrax.Dopri8, 8, 13, lands=True),
     "kvaerno5": _Method(diffrax.Kvaerno5, 5, None, lands=True),
 }
 

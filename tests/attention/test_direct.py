@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 
 import tokenfield as tkf
 from tokenfield.attention import direct
-from tokenfield.attention.direct import DIRECT
+from tokenfield.attention.auto import choose
+from tokenfield.attention.direct import DIRECT, Direct
 
-EXPONENTIAL = jax.jit(DIRECT.exponential)
+SYMMETRIC = Direct(symmetric=True)
+
+
+def exponential(q, tokens, sums=DIRECT):
+    return sums.exponential(jnp.eye(tokens.d), jnp.asarray(q), tokens)
 
 
 def reference(q, tokens):
@@ -41,7 +46,7 @@ def cloud(n, d, key):
 def test_exponential_sums_of_small_clouds(sizes, log_beta, key):
     m, n, d = sizes
     tokens, q = cloud(n, d, key), 10**log_beta * np.asarray(tkf.initial.uniform(m, d, key + 50).x)
-    log_mass, mean = EXPONENTIAL(jnp.asarray(q), tokens)
+    log_mass, mean = exponential(q, tokens)
     expected = reference(q, tokens)
     np.testing.assert_allclose(log_mass, expected[0], rtol=1e-12, atol=1e-12)
     # a score of size β carries a rounding error β·1e-16 into its exponential
@@ -53,7 +58,7 @@ def test_exponential_sums_of_small_clouds(sizes, log_beta, key):
 def test_exponential_sums_across_tiles(n, beta):
     tokens = cloud(n, 3, 1)
     q = beta * np.asarray(tkf.initial.uniform(n + 7, 3, 2).x)
-    log_mass, mean = jax.jit(DIRECT.exponential)(jnp.asarray(q), tokens)
+    log_mass, mean = exponential(q, tokens)
     expected = reference(q, tokens)
     np.testing.assert_allclose(log_mass, expected[0], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(mean, expected[1], atol=1e-13 + 1e-14 * beta)
@@ -64,7 +69,7 @@ def test_queries_turned_away_from_every_key_are_found_and_done_again():
     tokens = tkf.initial.cap(1200, [0, 0, 1.0], 0.3, 0)
     q = -1e4 * np.asarray(tkf.initial.cap(1200, [0, 0, 1.0], 0.3, 1).x)
     assert np.all(np.exp(q @ np.asarray(tokens.x).T - 1e4) == 0)
-    log_mass, mean = DIRECT.exponential(jnp.asarray(q), tokens)
+    log_mass, mean = exponential(q, tokens)
     expected = reference(q, tokens)
     np.testing.assert_allclose(log_mass, expected[0], rtol=1e-12)
     np.testing.assert_allclose(mean, expected[1], atol=1e-10)
@@ -73,7 +78,7 @@ def test_queries_turned_away_from_every_key_are_found_and_done_again():
 @pytest.mark.parametrize("beta", [0.0, 1e-12, 7.0, 1e8])
 def test_against_fifty_digits(beta):
     tokens, x = tkf.initial.uniform(6, 3, 3), tkf.initial.uniform(2, 3, 4).x
-    found = DIRECT.exponential(beta * x, tokens).mean
+    found = exponential(beta * x, tokens).mean
     with mpmath.workdps(50):
         for i in range(2):
             q = [mpmath.mpf(beta) * mpmath.mpf(float(v)) for v in x[i]]
@@ -124,7 +129,7 @@ def test_gradients_agree_with_finite_differences(n, beta):
     def f(x, y, w):
         # raw fields: a derivative along y leaves the sphere, which Tokens would undo
         tokens = jax.tree.unflatten(jax.tree.structure(tkf.Tokens(y0, w0)), (y, w))
-        total = DIRECT.exponential(beta * x, tokens)
+        total = exponential(beta * x, tokens)
         return jnp.sum(c * total.mean) + jnp.mean(total.log_mass) / (1 + beta)
 
     y0, w0 = y, w
@@ -141,9 +146,9 @@ def test_gradients_agree_with_finite_differences(n, beta):
 def test_vmap_over_clouds_and_temperatures():
     x = jnp.stack([tkf.initial.uniform(600, 3, k).x for k in range(3)])
     betas = jnp.array([0.5, 5.0, 5e4])
-    together = jax.vmap(lambda x, b: DIRECT.exponential(b * x, tkf.Tokens(x)).mean)(x, betas)
+    together = jax.vmap(lambda x, b: exponential(b * x, tkf.Tokens(x)).mean)(x, betas)
     for k in range(3):
-        alone = DIRECT.exponential(betas[k] * x[k], tkf.Tokens(x[k])).mean
+        alone = exponential(betas[k] * x[k], tkf.Tokens(x[k])).mean
         np.testing.assert_allclose(together[k], alone, atol=1e-12)
 
 
@@ -151,7 +156,7 @@ def test_no_array_grows_like_n_squared():
     """The largest intermediate of a jitted sum at n = 20,000 is a tile, not n × n."""
     n = 20_000
     tokens = jax.eval_shape(lambda: tkf.Tokens(jnp.ones((n, 3)) / np.sqrt(3)))
-    compiled = jax.jit(DIRECT.exponential).lower(tokens.x, tokens).compile()
+    compiled = jax.jit(exponential).lower(tokens.x, tokens).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 200e6  # n² doubles are 3.2e9
 
 
@@ -170,7 +175,7 @@ def test_symmetric_sums_are_the_same_sums(n, beta):
     weights[0] = 0.0
     weights[1] = 1e-250
     tokens = tkf.Tokens(tokens.x, weights / weights.sum())
-    found = jax.jit(lambda t: DIRECT.exponential(beta * t.x, t, symmetric=True))(tokens)
+    found = exponential(beta * tokens.x, tokens, SYMMETRIC)
     expected = reference(beta * np.asarray(tokens.x), tokens)
     np.testing.assert_allclose(found.log_mass, expected[0], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.mean, expected[1], atol=1e-13 + 1e-14 * beta)
@@ -180,28 +185,46 @@ def test_gradient_of_symmetric_sums():
     x = tkf.initial.uniform(1200, 3, 0).x
     c = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
 
-    def f(x, symmetric):
-        return jnp.sum(c * DIRECT.exponential(4.0 * x, tkf.Tokens(x), symmetric).mean)
+    def f(x, sums):
+        return jnp.sum(c * exponential(4.0 * x, tkf.Tokens(x), sums).mean)
 
-    np.testing.assert_allclose(jax.grad(f)(x, True), jax.grad(f)(x, False), atol=1e-12)
+    np.testing.assert_allclose(jax.grad(f)(x, SYMMETRIC), jax.grad(f)(x, DIRECT), atol=1e-12)
 
 
-def test_models_know_when_scores_are_symmetric(monkeypatch):
-    """B a multiple of I, read at the tokens themselves: and only then."""
-    asked = []
-    exponential = direct.Direct.exponential
+def test_a_run_knows_when_scores_are_symmetric():
+    """B a multiple of I for every head, with a value to look at: and only then."""
+    eye = jnp.eye(2)
+    for B, expected in (
+        (eye, True),
+        (3 * eye, True),
+        (jnp.stack([eye, -2 * eye]), True),
+        (jnp.stack([eye, jnp.diag(jnp.array([1.0, 2.0]))]), False),
+        (jnp.array([[1.0, 1e-9], [0.0, 1.0]]), False),
+    ):
+        assert choose("auto", B).symmetric is expected
+    assert not choose("auto", None).symmetric
+    jax.jit(lambda B: choose("auto", B).symmetric and pytest.fail("B is traced"))(eye)
 
-    def spy(self, queries, tokens, symmetric=False):
-        asked.append(symmetric)
-        return exponential(self, queries, tokens, symmetric)
 
-    monkeypatch.setattr(direct.Direct, "exponential", spy)
-    tokens = tkf.initial.uniform(600, 2, 0)
-    for B, expected in ((np.eye(2), True), (3 * np.eye(2), True), (np.diag([1.0, 2.0]), False)):
-        model = tkf.SoftmaxAttention(tkf.AttentionWeights(B, np.eye(2)), 2.0)
-        plain = tkf.SoftmaxAttention(tkf.AttentionWeights(B, np.eye(2)), 2.0).attention(
-            jnp.array(tokens.x), tokens
-        )
-        asked.clear()
-        np.testing.assert_allclose(model.attention(tokens.x, tokens), plain, atol=1e-14)
-        assert asked == [expected]
+@pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])
+def test_runs_with_symmetric_scores_follow_the_same_flow(kind):
+    tokens = cloud(700, 3, 0)
+    B = jnp.stack([jnp.eye(3), 0.5 * jnp.eye(3)])
+    tilted = B.at[0, 0, 1].set(1e-13)  # the same to rounding, but not symmetric
+    runs = [
+        tkf.simulate(kind(tkf.AttentionWeights(b, np.diag([1.0, 0.5, 0.2])), 2.0), tokens, [0.0, 0.5])
+        for b in (B, tilted)
+    ]
+    np.testing.assert_allclose(runs[0].x[-1], runs[1].x[-1], atol=1e-11)
+
+
+def test_calls_outside_of_jit_compile_once():
+    """A measure such as the energy is called at every saved time."""
+    tokens = [cloud(600, 3, k) for k in range(3)]
+    compiled = lambda: [f._cache_size() for f in (direct._exponential, direct._hardmax)]  # noqa: E731
+    hardmax = tkf.HardmaxAttention(tkf.AttentionWeights.identity(3))
+    for call in (lambda t: tkf.energy(t, 2.0), hardmax.velocity):
+        call(tokens[0])
+        before = compiled()
+        call(tokens[1]), call(tokens[2])
+        assert compiled() == before

@@ -41,8 +41,13 @@ def test_log_energy_at_large_beta():
     tokens = tkf.Tokens([[1.0, 0.0], [np.cos(a), np.sin(a)]])
     expected = np.log((1 + np.exp(beta * (np.cos(a) - 1))) / 2) + beta - np.log(2 * beta)
     assert float(tkf.log_energy(tokens, beta)) == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(tkf.InputError, match=r"`beta` must be at most 500, but was 10000.0; use log_energy"):
+    with pytest.raises(tkf.InputError, match=r"`beta` must be at most 700, but was 10000.0; use log_energy"):
         tkf.energy(tokens, beta)
+    softmax = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(2), beta)
+    with pytest.raises(tkf.InputError, match=r"`beta` must be at most 700, but was 800.0"):
+        tkf.dissipation(softmax, tokens, 800.0)
+    with pytest.raises(tkf.InputError, match=r"`beta` must be one number, but was of shape \(2,\)"):
+        tkf.energy(tokens, [1.0, 2.0])
 
 
 @pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])

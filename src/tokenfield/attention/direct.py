@@ -1,6 +1,6 @@
 """Exact attention sums over all pairs, in tiles: any dimension, memory O(n · tile), no n × n array.
 
-For queries q_i, keys y_j and weights w_j the three sums are
+For queries q_i = Aᵀx_i, keys y_j and weights w_j the three sums are
 
     exponential:  Z_i = Σ_j w_j e^{⟨q_i, y_j⟩}  and  Σ_j w_j e^{⟨q_i, y_j⟩} y_j / Z_i
     hardmax:      the maximum of ⟨q_i, y_j⟩ over tokens with w_j > 0, and the mean of those that reach it
@@ -12,6 +12,7 @@ done again with the true maximum. Tile sizes were measured, see benchmarks/.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -48,45 +49,62 @@ class HardmaxSum(NamedTuple):
 
 
 class Direct(eqx.Module):
-    """The exact sums; the reference for every faster one."""
+    """The exact sums; the reference for every faster one.
 
-    def exponential(
-        self, queries: Float[Array, "m d"], tokens: Tokens, symmetric: bool = False
-    ) -> ExponentialSum:
-        """Sums of w_j e^{⟨q, y_j⟩}; queries are β Bᵀx.
+    `symmetric` promises that exponential sums are read at the tokens themselves and that A is a multiple
+    of I: each exponential then serves two rows.
+    """
 
-        `symmetric` promises that the queries are one multiple of the tokens: each exponential then serves
-        two rows.
-        """
-        if queries.shape[0] <= ONE_TILE and tokens.n <= ONE_TILE:
-            return _exponential_careful(queries, _keys(tokens, tokens.n))
-        bound = lax.stop_gradient(jnp.linalg.norm(queries, axis=1))
-        if not symmetric:
-            return _over_query_tiles(_exponential_tile, (queries, bound), tokens)
-        mass, total = _symmetric_sums(queries, jnp.max(bound), tokens)
-        return lax.cond(
-            jnp.all(mass > SMALL),  # every token sees itself, so only tiny weights lead elsewhere
-            lambda: ExponentialSum(jnp.max(bound) + jnp.log(mass), total / mass[:, None]),
-            lambda: _over_query_tiles(_exponential_tile, (queries, bound), tokens),
-        )
+    symmetric: bool = eqx.field(default=False, static=True)
+
+    def exponential(self, A: Float[Array, "d d"], x: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
+        """Sums of w_j e^{⟨Aᵀx, y_j⟩} at the points x; for a head A = βB."""
+        return _exponential(x @ A, tokens, self.symmetric)
 
     def hardmax(self, queries: Float[Array, "m d"], tokens: Tokens) -> HardmaxSum:
         """Maximum of ⟨q, y_j⟩ over the tokens present, ties averaged; queries are Bᵀx."""
-        return _over_query_tiles(_hardmax_tile, queries, tokens)
+        return _hardmax(queries, tokens)
 
     def kernel(
         self, f: Callable[[Array], Array], queries: Float[Array, "m d"], tokens: Tokens
     ) -> tuple[Float[Array, "m"], Float[Array, "m d"]]:
         """Sums of w_j f(⟨q, y_j⟩) and of w_j f(⟨q, y_j⟩) y_j for an elementwise f; queries are A x."""
-
-        def tile(q: Array, keys: "_Keys") -> tuple[Array, Array]:
-            return _sums(lambda key: f(q @ key.y.T), q, keys)
-
-        return _over_query_tiles(tile, queries, tokens)
+        return _kernel(f, queries, tokens)
 
 
-#: The one instance anybody needs.
+#: For queries and keys that have nothing to do with each other.
 DIRECT = Direct()
+
+
+# Compiled here, once for each shape, so that calls outside of jit are quick as well.
+
+
+@partial(jax.jit, static_argnames="symmetric")
+def _exponential(queries: Array, tokens: Tokens, symmetric: bool) -> ExponentialSum:
+    if queries.shape[0] <= ONE_TILE and tokens.n <= ONE_TILE:
+        return _exponential_careful(queries, _keys(tokens, tokens.n))
+    bound = lax.stop_gradient(jnp.linalg.norm(queries, axis=1))
+    if not symmetric:
+        return _over_query_tiles(_exponential_tile, (queries, bound), tokens)
+    mass, total = _symmetric_sums(queries, jnp.max(bound), tokens)
+    return lax.cond(
+        jnp.all(mass > SMALL),  # every token sees itself, so only tiny weights lead elsewhere
+        lambda: ExponentialSum(jnp.max(bound) + jnp.log(mass), total / mass[:, None]),
+        lambda: _over_query_tiles(_exponential_tile, (queries, bound), tokens),
+    )
+
+
+@jax.jit
+def _hardmax(queries: Array, tokens: Tokens) -> HardmaxSum:
+    return _over_query_tiles(_hardmax_tile, queries, tokens)
+
+
+@eqx.filter_jit
+def _kernel(f: Callable[[Array], Array], queries: Array, tokens: Tokens) -> tuple[Array, Array]:
+    def tile(q: Array, keys: "_Keys") -> tuple[Array, Array]:
+        return _sums(lambda key: f(q @ key.y.T), q, keys)
+
+    return _over_query_tiles(tile, queries, tokens)
 
 
 class _Keys(NamedTuple):

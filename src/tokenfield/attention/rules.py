@@ -9,6 +9,7 @@
 """
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from tokenfield.attention.direct import TIE, Direct
@@ -18,14 +19,14 @@ Points = Float[Array, "m d"]
 Matrix = Float[Array, "d d"]
 
 
-def softmax(q: Points, tokens: Tokens, sums: Direct, symmetric: bool) -> Points:
-    """Softmax mean of the tokens at the queries q = βBᵀx, β finite."""
-    return sums.exponential(q, tokens, symmetric).mean
+def softmax(A: Matrix, x: Points, tokens: Tokens, sums: Direct) -> Points:
+    """Softmax mean of the tokens, A = βB with β finite."""
+    return sums.exponential(A, x, tokens).mean
 
 
-def unnormalised(q: Points, log_unit: Array, tokens: Tokens, sums: Direct, symmetric: bool) -> Points:
-    """e^{−log_unit} Σ_j w_j e^{⟨q,y_j⟩} y_j at the queries q = βBᵀx, β finite."""
-    total = sums.exponential(q, tokens, symmetric)
+def unnormalised(A: Matrix, log_unit: Array, x: Points, tokens: Tokens, sums: Direct) -> Points:
+    """e^{−log_unit} Σ_j w_j e^{⟨Aᵀx,y_j⟩} y_j, A = βB with β finite."""
+    total = sums.exponential(A, x, tokens)
     return jnp.exp(total.log_mass - log_unit)[:, None] * total.mean
 
 
@@ -44,6 +45,8 @@ def saturated(B: Matrix, norm: Array, x: Points, tokens: Tokens, sums: Direct) -
 def zero_temperature(B: Matrix, x: Points) -> Points:
     """Bᵀx/|Bᵀx|; where Bᵀx = 0 every key ties and their mean over the sphere is 0."""
     q = x @ B
+    scale = lax.stop_gradient(jnp.max(jnp.abs(q), axis=1, keepdims=True))
+    positive = scale > 0
+    q = q / jnp.where(positive, scale, 1.0)  # the square of a small B would vanish
     square = jnp.sum(q * q, axis=1, keepdims=True)
-    positive = square > 0
     return jnp.where(positive, q / jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
