@@ -10,11 +10,11 @@ a finite temperature is from zero temperature for the uniform law.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import integrate, linalg
 
 from tokenfield.errors import InputError, as_number, as_whole, require
@@ -249,7 +249,7 @@ class _Level(NamedTuple):
     that Q [[I, X], [0, 0]] Qᵀ projects onto E along the complementary invariant subspace.
     """
 
-    values: np.ndarray
+    values: NDArray[np.complex128]
     count: int
     unsure: np.ndarray
     Q: np.ndarray
@@ -317,7 +317,9 @@ def _symmetric(M: np.ndarray, tolerance: float) -> _Level:
 
 
 def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
-    values, left, right = linalg.eig(M, left=True, right=True)
+    eigen: Any = linalg.eig(M, left=True, right=True)
+    values, left, right = eigen
+    schur: Any = linalg.schur
     # to first order a perturbation of size `noise` moves an eigenvalue by noise/|⟨left, right⟩|
     overlap = np.abs(np.sum(left.conj() * right, axis=0))
     unsure = np.minimum(noise / np.maximum(overlap, np.finfo(float).tiny), WORST * np.linalg.norm(M, 2))
@@ -326,11 +328,11 @@ def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
     behind = values[0].real - values.real
     k = int(np.flatnonzero(behind <= np.maximum(tolerance, np.minimum(unsure, unsure[0])))[-1]) + 1
     if k == len(M):
-        T, Q = linalg.schur(M)
+        T, Q = schur(M)
         return _Level(values, k, unsure, Q, T, np.zeros((0, 0)), np.zeros((k, 0)))
     cut = (values[k - 1].real + values[k].real) / 2
     try:
-        T, Q, found = linalg.schur(M, sort=lambda re, _: re > cut)
+        T, Q, found = schur(M, sort=lambda re, _: re > cut)
     except linalg.LinAlgError:
         found = -1
     if found != k:
@@ -374,8 +376,8 @@ def _period(
     return Period(2 * np.pi / omega, 2 * half / omega)
 
 
-def _spread(values: np.ndarray) -> float:
-    return float(np.max(np.abs(values - np.mean(values.real))))
+def _spread(values: NDArray[Any]) -> float:
+    return float(np.max(np.abs(values - np.mean(np.real(values)))))
 
 
 def _describe(kind: str, level: _Level, real: float, frequencies: np.ndarray, tolerance: float) -> str:
@@ -384,7 +386,7 @@ def _describe(kind: str, level: _Level, real: float, frequencies: np.ndarray, to
         f"{kind}: {k} of {d} eigenvalues dominant, real part {real:.9g}",
         f"real parts within {tolerance:.3g} count as one",
     ]
-    apart = _spread(level.values[:k].real if kind == "rotating" else level.values[:k])
+    apart = _spread(np.real(level.values[:k]) if kind == "rotating" else level.values[:k])
     if apart > 0:
         parts.append(f"those counted as one lie within {apart:.3g} of their mean")
     if apart > tolerance:
@@ -447,7 +449,7 @@ def _ratio(rate: float, slow: float) -> float:
     return rate / slow if slow > 0 else np.inf
 
 
-def _noise(d: int, scale: float) -> float:
+def _noise(d: int, scale: Any) -> float:
     """What rounding may have done to a product of d × d matrices of that size."""
     return float(10 * d * np.finfo(float).eps * scale)
 
