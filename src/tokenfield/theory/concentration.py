@@ -57,7 +57,8 @@ class Limit:
     is the whole space. `projector` (d, d): P, onto E along the complementary invariant subspace; orthogonal
     if D is symmetric. `basis` (d, k): orthonormal basis of E. `period`: of a rotating limit, else None, also
     None if different frequencies have no common turn. `tolerance`: how close real parts had to be to count
-    as one. `note`: what was decided, in words.
+    as one. `note`: what was decided, in words. `nilpotent` and `index`: N = (D − λ)P and the least m with
+    N^m = 0 of a defective eigenvalue, 0 and 1 otherwise. `rest`: makes `lower`.
     """
 
     kind: Kind
