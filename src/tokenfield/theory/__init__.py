@@ -1,5 +1,15 @@
 """Closed forms: what the theorems say, to compare with what the program does."""
 
+from tokenfield.theory.concentration import (
+    ConcentrationRates,
+    Limit,
+    Period,
+    concentration_rates,
+    dominant,
+    laplace_envelope,
+    laplace_gap,
+    limit,
+)
 from tokenfield.theory.reductions import (
     equiangular,
     lorentz,
@@ -10,7 +20,15 @@ from tokenfield.theory.reductions import (
 )
 
 __all__ = [
+    "ConcentrationRates",
+    "Limit",
+    "Period",
+    "concentration_rates",
+    "dominant",
     "equiangular",
+    "laplace_envelope",
+    "laplace_gap",
+    "limit",
     "lorentz",
     "poisson_order",
     "poisson_radius_order",

@@ -1,0 +1,259 @@
+"""Rates from measured curves: how fast something decays, and the constants of the low-temperature bound.
+
+Both fit logarithms, so that every point of a curve over many decades counts alike. Measured curves are
+smooth, their residuals hang together from point to point, and the textbook intervals of least squares are
+then far too narrow. Here one thing serves for the choice of the law and for the intervals: leave out one
+contiguous block of the curve after another, and look how well the rest predicts it and how much the
+constants move.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
+from scipy import optimize, stats
+
+from tokenfield.errors import as_number, require
+from tokenfield.theory.concentration import laplace_envelope
+from tokenfield.tokens import as_real
+
+Model = Literal["exponential", "power", "exponential-power"]
+
+#: A law with two constants that fits to this (rms of the log) is not given a third.
+CLOSE = 1e-3
+#: The third constant must bring the squared error of prediction below this part of what it was.
+WORTHWHILE = 0.75
+#: Contiguous blocks left out in turn, and the fewest points that allow it.
+BLOCKS, FEWEST = 8, 8
+
+
+@dataclass(frozen=True)
+class Fit:
+    """values ≈ amplitude · t^power · e^{−rate·t}; see `fit_rate`.
+
+    `rate` and `interval` are 0 for the model "power", `power` and `power_interval` for "exponential" (a
+    curve like t^{−q} has power −q). `misfit`: root mean square of the residuals of log values.
+    """
+
+    model: Model
+    rate: float
+    interval: tuple[float, float]
+    power: float
+    power_interval: tuple[float, float]
+    amplitude: float
+    misfit: float
+    level: float
+
+    def predict(self, ts: ArrayLike) -> Float[np.ndarray, "times"]:
+        """The fitted law at other times."""
+        ts = np.asarray(ts, dtype=float)
+        power = ts**self.power if self.power != 0 else 1.0
+        return self.amplitude * power * np.exp(-self.rate * ts)
+
+
+def fit_rate(ts: ArrayLike, values: ArrayLike, model: Model | None = None, level: float = 0.95) -> Fit:
+    """Fit A e^{−rt}, A t^q or A t^q e^{−rt} to a positive curve; the law is chosen unless `model` names it.
+
+    Of the first two the one that better predicts left-out blocks of the curve is taken. The third is taken
+    only if the better of them misses the data by more than 0.1% and the extra constant lowers the squared
+    error of prediction by a quarter or more. Intervals come from leaving out each of 8 contiguous blocks (the
+    jackknife, with Student's t for the number of blocks): honest for residuals that hang together over less
+    than a block. A transient inside the window is not noise and no interval covers it: choose the window, and
+    see whether the rate stays when it shrinks.
+    """
+    ts, values = _curve(ts, values)
+    require(model is None or model in get_args(Model), "model", "be one of " + ", ".join(get_args(Model)),
+            repr(model))  # fmt: skip
+    level = as_number(level, "level")
+    require(0 < level < 1, "level", "lie between 0 and 1", level)
+    if model != "exponential":
+        require(bool(ts[0] > 0), "ts", "be positive, for t^q (or choose model='exponential')", ts[0])
+    logs = np.log(values)
+    chosen = model if model is not None else _choose(ts, logs)
+    return _fit(chosen, ts, logs, level)
+
+
+class Slack(NamedTuple):
+    """How far a bound lies above the data: largest and median of bound/data."""
+
+    largest: float
+    median: float
+
+
+@dataclass(frozen=True)
+class BoundFit:
+    """W ≤ C1 √(log(β+1)/β) e^{Ct} + C2 e^{−ct}; see `fit_bound`.
+
+    `C1`, `C2`, `C`, `c`: of the bound. `fitted`: C1 and C2 of the best fit, which runs through the data
+    instead of above them, and `misfit` its rms of log W. `slack`: of the bound. `holds`: whether the bound,
+    evaluated again, lies above every point (to rounding).
+    """
+
+    C1: float
+    C2: float
+    C: float
+    c: float
+    fitted: tuple[float, float]
+    misfit: float
+    slack: Slack
+    holds: bool
+
+    def bound(self, betas: ArrayLike, ts: ArrayLike) -> Float[np.ndarray, "betas times"]:
+        """The right-hand side for every β and t, also others than those fitted."""
+        grow, fall = _terms(_vector(betas, "betas"), _vector(ts, "ts"), self.C, self.c)
+        return self.C1 * grow + self.C2 * fall
+
+
+def fit_bound(betas: ArrayLike, ts: ArrayLike, W: ArrayLike) -> BoundFit:
+    """Constants of the theorem W(μ_t^β, Π♯ρ0) ≤ C1 √(log(β+1)/β) e^{Ct} + C2 e^{−ct} from measurements.
+
+    W has a row per β (infinity allowed) and a column per time; NaN means not measured. First the surface is
+    fitted by least squares in log W with C, c ≥ 0. Then, with those C and c, the bound is the pair C1, C2
+    that lies above every point and is least in the mean of bound/W (a linear programme), so it touches the
+    data. With such constants the inequality always holds on the data it was made from; what says something
+    is the slack, and whether `bound` also covers other β. Leave out late times where W has levelled off at
+    its greatest value: e^{Ct} does not.
+    """
+    betas, ts = _vector(betas, "betas"), _vector(ts, "ts")
+    different = len(np.unique(betas)) == len(betas)
+    require(different and bool(np.all(betas > 0)), "betas", "be positive and different", betas.tolist())
+    require(bool(np.all((ts >= 0) & (ts < np.inf))), "ts", "be finite and at least 0", ts.tolist())
+    W = np.asarray(as_real(np.asarray(W), "W"))
+    require(W.shape == (len(betas), len(ts)), "W", f"have shape ({len(betas)}, {len(ts)}), β by t",
+            f"of shape {W.shape}")  # fmt: skip
+    known = ~np.isnan(W)
+    require(bool(np.all((W[known] > 0) & (W[known] < np.inf))), "W", "be positive and finite, or NaN",
+            W[known].min() if known.any() else "empty")  # fmt: skip
+    rows, columns = int(np.sum(known.any(axis=1))), int(np.sum(known.any(axis=0)))
+    require(rows >= 2 and columns >= 3 and np.sum(known) >= FEWEST, "W",
+            f"have at least {FEWEST} measurements, of 2 values of β or more and 3 times or more",
+            f"with {np.sum(known)}, {rows} and {columns}")  # fmt: skip
+    (first, second, C, c), misfit = _surface(betas, ts, W, known)
+    grow, fall = (term[known] for term in _terms(betas, ts, C, c))
+    C1, C2 = _above(grow, fall, W[known])
+    ratio = (C1 * grow + C2 * fall) / W[known]
+    slack = Slack(float(ratio.max()), float(np.median(ratio)))
+    return BoundFit(C1, C2, C, c, (first, second), misfit, slack, bool(np.all(ratio >= 1 - 1e-12)))
+
+
+def _curve(ts: ArrayLike, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    ts, values = _vector(ts, "ts"), _vector(values, "values")
+    require(
+        len(ts) == len(values), "values", f"have one entry per time, {len(ts)}", f"of length {len(values)}"
+    )
+    require(len(ts) >= FEWEST, "ts", f"have at least {FEWEST} entries", f"of length {len(ts)}")
+    require(bool(np.all(np.diff(ts) > 0)) and bool(np.isfinite(ts[-1])), "ts", "be finite and increasing",
+            "not")  # fmt: skip
+    good = (values > 0) & (values < np.inf)
+    require(bool(np.all(good)), "values", "be positive and finite to have a logarithm", values[~good][:1])
+    return ts, values
+
+
+def _vector(value: ArrayLike, name: str) -> np.ndarray:
+    array = np.asarray(as_real(np.asarray(value), name))
+    require(array.ndim == 1, name, "be a list of numbers", f"of shape {array.shape}")
+    return array
+
+
+def _design(model: Model, ts: np.ndarray) -> np.ndarray:
+    """Columns 1, −t and log t, as the law has them."""
+    columns = [np.ones_like(ts)]
+    if model != "power":
+        columns.append(-ts)
+    if model != "exponential":
+        columns.append(np.log(ts))
+    return np.stack(columns, axis=1)
+
+
+def _solve(design: np.ndarray, logs: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(design, logs, rcond=None)[0]
+
+
+def _left_out(n: int) -> list[Bool[np.ndarray, "n"]]:
+    """Masks of the contiguous blocks."""
+    blocks = min(BLOCKS, n // 2)
+    block = np.arange(n) * blocks // n
+    return [block == k for k in range(blocks)]
+
+
+def _prediction_error(model: Model, ts: np.ndarray, logs: np.ndarray) -> float:
+    """Mean square by which each block is missed by the law fitted to the others."""
+    design = _design(model, ts)
+    missed = [design[out] @ _solve(design[~out], logs[~out]) - logs[out] for out in _left_out(len(ts))]
+    return float(np.mean(np.concatenate(missed) ** 2))
+
+
+def _choose(ts: np.ndarray, logs: np.ndarray) -> Model:
+    error = {model: _prediction_error(model, ts, logs) for model in get_args(Model)}
+    simple: Model = "exponential" if error["exponential"] <= error["power"] else "power"
+    design = _design(simple, ts)
+    misfit = np.sqrt(np.mean((design @ _solve(design, logs) - logs) ** 2))
+    if misfit > CLOSE and error["exponential-power"] < WORTHWHILE * error[simple]:
+        return "exponential-power"
+    return simple
+
+
+def _fit(model: Model, ts: np.ndarray, logs: np.ndarray, level: float) -> Fit:
+    design = _design(model, ts)
+    best = _solve(design, logs)
+    blocks = _left_out(len(ts))
+    others = np.stack([_solve(design[~out], logs[~out]) for out in blocks])
+    g = len(blocks)
+    deviation = np.sqrt((g - 1) / g * np.sum((others - best) ** 2, axis=0))
+    reach = stats.t.ppf((1 + level) / 2, g - 1) * deviation
+    low, high = best - reach, best + reach
+
+    def pick(column: int) -> tuple[float, tuple[float, float]]:
+        return float(best[column]), (float(low[column]), float(high[column]))
+
+    nothing = (0.0, (0.0, 0.0))
+    rate, interval = nothing if model == "power" else pick(1)
+    power, power_interval = nothing if model == "exponential" else pick(-1)
+    misfit = float(np.sqrt(np.mean((design @ best - logs) ** 2)))
+    return Fit(model, rate, interval, power, power_interval, float(np.exp(best[0])), misfit, level)
+
+
+def _terms(betas: np.ndarray, ts: np.ndarray, C: float, c: float) -> tuple[np.ndarray, np.ndarray]:
+    """√(log(β+1)/β) e^{Ct} and e^{−ct} as (β, t) arrays."""
+    grow = laplace_envelope(betas)[:, None] * np.exp(C * ts)
+    return grow, np.broadcast_to(np.exp(-c * ts), grow.shape)
+
+
+def _surface(
+    betas: np.ndarray, ts: np.ndarray, W: np.ndarray, known: np.ndarray
+) -> tuple[tuple[float, float, float, float], float]:
+    """Least squares in log W over log C1, log C2, C, c, the best of several starts."""
+    with np.errstate(divide="ignore"):
+        envelope = np.log(laplace_envelope(betas))[:, None]  # −∞ at β = ∞: no first term
+    target = np.log(W[known])
+
+    def miss(q: np.ndarray) -> np.ndarray:
+        surface = np.logaddexp(q[0] + envelope + q[2] * ts, q[1] - q[3] * ts)
+        return surface[known] - target
+
+    length = float(np.ptp(ts))
+    fastest = min(60 / length, 600 / float(np.max(ts)))  # keeps e^{Ct} within range
+    lower, upper = np.array([-650.0, -650.0, 0, 0]), np.array([650.0, 650.0, fastest, fastest])
+    middle = float(np.median(target))
+    starts = itertools.product((middle, middle - 3), (0.005, 0.05, 0.2), (0.005, 0.05, 0.2))
+    solved = [
+        optimize.least_squares(miss, [first, middle + 1, C * fastest, c * fastest], bounds=(lower, upper))
+        for first, C, c in starts
+    ]
+    best = min(solved, key=lambda s: s.cost)
+    first, second, C, c = (float(v) for v in best.x)
+    misfit = float(np.sqrt(2 * best.cost / len(target)))
+    return (float(np.exp(first)), float(np.exp(second)), C, c), misfit
+
+
+def _above(grow: np.ndarray, fall: np.ndarray, W: np.ndarray) -> tuple[float, float]:
+    """C1, C2 ≥ 0 with C1·grow + C2·fall ≥ W everywhere and the least mean of the quotient."""
+    a = np.stack([grow / W, fall / W], axis=1)
+    scale = a.max(axis=0)  # columns of size 1, for the solver's tolerances
+    solved = optimize.linprog(np.mean(a / scale, axis=0), A_ub=-a / scale, b_ub=-np.ones(len(W)))
+    C1, C2 = np.maximum(solved.x, 0) / scale
+    lift = 1 / np.min(a @ [C1, C2])  # what the solver's tolerance left below 1
+    return float(C1 * lift), float(C2 * lift)
