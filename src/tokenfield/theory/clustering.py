@@ -332,10 +332,10 @@ def critical_beta(p: float, w: float) -> float:
 
     For even laws. What gives way is the edge of the lighter arc, of mass q ≤ ½. A pair of tokens at ±a about
     its centre pulls the edge inwards with K(a) = ½[f(w+a)+f(w−a)], f(s) = e^{β cos s}sin s; a pair at ±b
-    about the centre of the heavier arc pulls it out with k(b), the same with −β. The arcs are invariant for every
-    even law with these masses if and only if q·min K ≥ p·max k over [0, w], p the heavier mass. Where both
-    extremes lie at the edges, a = b = w, that is β_c = log(p/q)/(2cos2w), and ½log(p/q) for narrow arcs; if p
-    and q are nearly equal (β_c below about ⅓) the worst place is b < w and β_c is larger than that.
+    about the centre of the heavier arc pulls it out with k(b), the same with −β. The arcs are invariant for
+    every even law with these masses if and only if q·min K ≥ p·max k over [0, w], p the heavier mass. Where
+    both extremes lie at the edges, a = b = w, that is β_c = log(p/q)/(2cos2w), ½log(p/q) for narrow arcs; if
+    p and q are nearly equal (β_c below about ⅓) the worst place is b < w and β_c is larger than that.
     """
     p, w = fraction(p, "p"), arc(w)
     p = max(p, 1 - p)
@@ -354,9 +354,9 @@ def critical_beta(p: float, w: float) -> float:
 def edge_velocities(p: float, w: float, beta: float) -> tuple[float, float]:
     """Velocities of the edges θ = w and θ = π+w of the two arcs of Example 2.6 (unnormalised flow).
 
-    The density is uniform on each arc. Negative: the edge moves into its arc; the lower edges move oppositely.
-    The integrals are elementary: (mass/2wβ)(e^{β cos2w} − e^β) for the own arc, (mass/2wβ)(e^{−β cos2w} − e^{−β})
-    for the other.
+    The density is uniform on each arc. Negative: the edge moves into its arc; the other two edges mirror it.
+    An arc of mass m gives (m/2wβ)(e^{β cos2w} − e^β) at its own edge and (m/2wβ)(e^{−β cos2w} − e^{−β}) at
+    the other's.
     """
     p, w, beta = fraction(p, "p"), arc(w), finite(beta, "beta")
     require(beta > 0, "beta", "be positive", beta)
