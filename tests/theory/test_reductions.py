@@ -109,3 +109,72 @@ def test_times_count_from_the_initial_value():
         theory.equiangular([1, 5], 32, 1.0, 0.0), [0.1518493355439, 0.9982842486223], atol=1e-12
     )
     np.testing.assert_allclose(theory.poisson_order([1.0], 0.2, 3), [0.4747500789], atol=1e-10)
+
+
+def test_pre_norm_reference_numbers():
+    rho, r = theory.pre_norm([0, 3], 6, 1.0, 0.1, 1.0)
+    assert rho[1] == pytest.approx(0.86445018, abs=5e-9)
+    assert r[1] == pytest.approx(3.0687006, abs=5e-8)
+
+
+@pytest.mark.parametrize(
+    ("n", "beta", "rho0", "r0"), [(6, 1.0, 0.1, 1.0), (4, 3.0, -0.2, 0.5), (9, 0.0, 0.3, 4.0)]
+)
+def test_pre_norm_is_the_full_system(n, beta, rho0, r0):
+    """n tokens in R^n with x' = A, the softmax mean of the directions: no polar coordinates."""
+    x0 = r0 * np.asarray(tkf.initial.equiangular(n, n, rho0).x)
+
+    def slope(_, x):
+        theta = x.reshape(n, n) / np.linalg.norm(x.reshape(n, n), axis=1, keepdims=True)
+        p = np.exp(beta * theta @ theta.T)
+        return ((p / p.sum(axis=1, keepdims=True)) @ theta).ravel()
+
+    ts = np.array([0.7, 3.0])
+    x = integrate.solve_ivp(slope, (0, 3), x0.ravel(), "DOP853", ts, rtol=1e-12, atol=1e-13).y.T.reshape(
+        2, n, n
+    )
+    norms = np.linalg.norm(x, axis=2)
+    rho, r = theory.pre_norm(ts, n, beta, rho0, r0)
+    np.testing.assert_allclose(norms, np.repeat(r[:, None], n, axis=1), rtol=1e-10)
+    np.testing.assert_allclose(np.sum(x[:, 0] * x[:, 1], axis=1) / norms[:, 0] ** 2, rho, rtol=1e-9)
+
+
+def test_pre_norm_is_algebraic():
+    rho, r = theory.pre_norm([1e3, 1e4], 6, 1.0, 0.1, 1.0)
+    assert np.log((1 - rho[0]) / (1 - rho[1])) / np.log(10) == pytest.approx(2, abs=0.01)
+    assert r[1] / 1e4 == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(("n", "gamma", "rho"), [(5, 1.0, 0.3), (40, 2.0, 0.5), (7, 0.4, 0.0)])
+def test_equiangular_layer_is_the_layer(n, gamma, rho):
+    tokens = tkf.initial.equiangular(n, n, rho)
+    model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(n), gamma * np.log(n))
+    out = tkf.sphere.retract(model.attention(tokens.x, tokens))
+    assert theory.equiangular_layer(n, gamma, rho) == pytest.approx(float(out[0] @ out[1]), rel=1e-12)
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.5, 0.9])
+def test_long_context_limit(rho):
+    critical = 1 / (1 - rho)
+    assert theory.long_context_limit(0.99 * critical, rho) == 1
+    assert theory.long_context_limit(critical, rho) == pytest.approx(4 * rho / (1 + 3 * rho), rel=1e-14)
+    assert theory.long_context_limit(1.01 * critical, rho) == rho
+    for factor in (0.9, 1.0, 1.1):
+        found = theory.equiangular_layer(1e300, factor * critical, rho)
+        assert found == pytest.approx(theory.long_context_limit(factor * critical, rho), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (lambda: theory.pre_norm([0, 1], 1, 1.0, 0.0, 1.0), "`n` must be a whole number, at least 2"),
+        (lambda: theory.pre_norm([0, 1], 3, 1.0, 0.0, 0.0), "`r0` must be positive"),
+        (lambda: theory.pre_norm([0, 1], 3, -1.0, 0.0, 1.0), "`beta` must be at least 0"),
+        (lambda: theory.equiangular_layer(1, 1.0, 0.5), "`n` must be at least 2"),
+        (lambda: theory.equiangular_layer(4, 1.0, 1.0), "`rho` must lie in"),
+        (lambda: theory.long_context_limit(1.0, 0.0), "`rho` must lie between 0 and 1"),
+    ],
+)
+def test_bad_input_of_the_layers_is_one_sentence(bad, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        bad()
