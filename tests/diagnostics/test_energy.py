@@ -1,10 +1,13 @@
 """The energy against double loops, and its growth along the flows against the dissipation."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate
 
 import tokenfield as tkf
+from tokenfield.diagnostics import energy as energies
 
 
 def cloud(n=12, d=3, key=0):
@@ -94,3 +97,135 @@ def test_velocity_is_the_gradient_of_the_energy():
     gradient = jax.grad(of_points)(tokens.x) / tokens.weights[:, None]
     usa = tkf.UnnormalisedAttention(tkf.AttentionWeights.identity(3), beta)
     np.testing.assert_allclose(gradient, usa.velocity(tokens), rtol=1e-10, atol=1e-12)
+
+
+# ---- general interactions and variations ----
+
+A3 = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, -0.4], [0.0, -0.4, 0.5]])
+PHIS = {"exponential": lambda s: jnp.exp(2 * s) / 2, "quartic": lambda s: s**4 / 4 - s**3 + s}
+
+
+def tangents(tokens, key=5):
+    z = np.random.default_rng(key).normal(size=tokens.x.shape)
+    return np.array(tkf.sphere.project(tokens.x, jnp.asarray(z)))
+
+
+def plain_energy(x, w, phi, A):
+    return 0.5 * w @ np.asarray(phi(jnp.asarray(x @ A @ x.T))) @ w
+
+
+def geodesic(x, X, s):
+    size = np.linalg.norm(X, axis=1, keepdims=True)
+    return np.cos(s * size) * x + np.sin(s * size) * X / size
+
+
+def test_interaction_energy_is_the_double_sum_and_contains_the_energy():
+    tokens = cloud()
+    x, w = np.asarray(tokens.x), np.asarray(tokens.weights)
+    for phi in PHIS.values():
+        found = float(energies.interaction_energy(tokens, phi, A3))
+        assert found == pytest.approx(plain_energy(x, w, phi, A3), rel=1e-13)
+    found = float(energies.interaction_energy(tokens, PHIS["exponential"]))
+    assert found == pytest.approx(float(tkf.energy(tokens, 2.0)), rel=1e-13)
+
+
+@pytest.mark.parametrize("name", PHIS)
+@pytest.mark.parametrize("A", [None, A3], ids=["identity", "matrix"])
+def test_variations_along_geodesics(name, A):
+    """Against central differences of the plain double sum to 1e-7, and against the formulas of theory §3.2."""
+    tokens, phi = cloud(), PHIS[name]
+    X, x, w = tangents(tokens), np.asarray(tokens.x), np.asarray(tokens.weights)
+    M = np.eye(3) if A is None else A
+    first = float(energies.first_variation(tokens, X, phi, A))
+    second = float(energies.second_variation(tokens, X, phi, A))
+    h = 4e-3
+    e = {k: plain_energy(geodesic(x, X, k * h), w, phi, M) for k in range(-3, 4)}
+    slope = (45 * (e[1] - e[-1]) - 9 * (e[2] - e[-2]) + (e[3] - e[-3])) / (60 * h)
+    bend = (270 * (e[1] + e[-1]) - 27 * (e[2] + e[-2]) + 2 * (e[3] + e[-3]) - 490 * e[0]) / (180 * h**2)
+    assert first == pytest.approx(slope, rel=1e-7)
+    assert second == pytest.approx(bend, rel=1e-7)
+    G = x @ M @ x.T
+    d1 = np.vectorize(jax.grad(phi))(G)
+    d2 = np.vectorize(jax.grad(jax.grad(phi)))(G)
+    cross = X @ M @ x.T
+    square = 0.5 * w @ (d2 * (cross + cross.T) ** 2) @ w
+    rest = w @ (d1 * (X @ M @ X.T - np.sum(X**2, axis=1)[:, None] * G)) @ w
+    assert second == pytest.approx(square + rest, rel=1e-12)
+
+
+def test_second_variation_along_a_flow():
+    """x' = P_x(Cx + b) integrated by SciPy on both sides of s = 0, second difference of the energy."""
+    tokens, phi = cloud(), PHIS["exponential"]
+    rng = np.random.default_rng(3)
+    C, b = rng.normal(size=(3, 3)), rng.normal(size=3)
+
+    def field(x):
+        return tkf.sphere.project(x, x @ C.T + b)
+
+    def slope(_, x):
+        x = x.reshape(-1, 3)
+        z = x @ C.T + b
+        return (z - np.sum(x * z, axis=1, keepdims=True) * x).ravel()
+
+    x, w, h = np.asarray(tokens.x), np.asarray(tokens.weights), 4e-3
+    e = {0: plain_energy(x, w, phi, A3)}
+    for sign in (1, -1):
+        ts = sign * h * np.arange(1, 4)
+        moved = integrate.solve_ivp(slope, (0, ts[-1]), x.ravel(), "DOP853", ts, rtol=1e-13, atol=1e-15).y.T
+        e |= {sign * (k + 1): plain_energy(y.reshape(-1, 3), w, phi, A3) for k, y in enumerate(moved)}
+    bend = (270 * (e[1] + e[-1]) - 27 * (e[2] + e[-2]) + 2 * (e[3] + e[-3]) - 490 * e[0]) / (180 * h**2)
+    found = float(energies.second_variation_of_flow(tokens, field, phi, A3))
+    assert found == pytest.approx(bend, rel=1e-7)
+    geodesics = float(energies.second_variation(tokens, field(tokens.x), phi, A3))
+    assert abs(found - geodesics) > 1e-3 * abs(found)
+
+
+def test_variations_of_many_tokens_and_of_tokens_at_rest():
+    """Several tiles; a token with X = 0 stays where it is."""
+    tokens, phi = cloud(n=2100), PHIS["exponential"]
+    X, x, w = tangents(tokens), np.asarray(tokens.x), np.asarray(tokens.weights)
+    X[::3] = 0
+    G, cross = x @ x.T, X @ x.T
+    expected = w @ (0.5 * 2 * np.exp(2 * G) * (cross + cross.T) ** 2) @ w
+    expected += w @ (np.exp(2 * G) * (X @ X.T - np.sum(X**2, axis=1)[:, None] * G)) @ w
+    assert float(energies.second_variation(tokens, X, phi)) == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1e-9, 1.0, 40.0])
+def test_deficit(beta):
+    tokens = cloud(n=40)
+    dirac = tkf.Tokens([[0.0, 1.0, 0.0]])
+    x, w = np.asarray(tokens.x), np.asarray(tokens.weights)
+    g = x @ x.T
+    expected = w @ (1 - g) @ w / 2 if beta < 1e-3 else w @ (np.exp(beta) - np.exp(beta * g)) @ w / (2 * beta)
+    assert float(energies.deficit(tokens, beta)) == pytest.approx(
+        expected, rel=1e-8 if beta == 1e-9 else 1e-12
+    )
+    assert float(energies.deficit(dirac, beta)) == 0
+
+
+@pytest.mark.parametrize("width", [1e-3, 1e-7, 1e-11])
+def test_deficit_near_a_dirac(width):
+    """Two tokens at a small angle a: (e^β/2β)·2pq(1 − e^{−2β sin²(a/2)}), where e^β − E cancels."""
+    beta, p = 3.0, 0.3
+    tokens = tkf.Tokens([[1.0, 0.0], [np.cos(width), np.sin(width)]], [p, 1 - p])
+    expected = np.exp(beta) / beta * p * (1 - p) * -np.expm1(-2 * beta * np.sin(width / 2) ** 2)
+    assert float(energies.deficit(tokens, beta)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_bad_input_of_variations_is_one_sentence():
+    tokens = cloud()
+    with pytest.raises(tkf.InputError, match="^`X` must be tangent to the sphere, but was off by"):
+        energies.second_variation(tokens, tokens.x, jnp.exp)
+    with pytest.raises(tkf.InputError, match=r"^`X` must have the shape \(12, 3\) of the tokens"):
+        energies.first_variation(tokens, np.zeros((2, 3)), jnp.exp)
+    with pytest.raises(tkf.InputError, match="^`A` must be symmetric"):
+        energies.interaction_energy(tokens, jnp.exp, [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+    with pytest.raises(tkf.InputError, match="^`A` must be one 3 × 3 matrix"):
+        energies.interaction_energy(tokens, jnp.exp, np.eye(2))
+    with pytest.raises(tkf.InputError, match="^`phi` must be a JAX function"):
+        energies.interaction_energy(tokens, 3.0)
+    with pytest.raises(tkf.InputError, match="^`field` must be a JAX function"):
+        energies.second_variation_of_flow(tokens, 3.0, jnp.exp)
+    with pytest.raises(tkf.InputError, match="^`beta` must be at most 700"):
+        energies.deficit(tokens, 1e4)

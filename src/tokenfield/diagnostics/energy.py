@@ -3,17 +3,24 @@
     E_β[μ] = (1/2β) ∬ e^{β⟨x,y⟩} dμ dμ,   E_0[μ] = R²/2 (the constant 1/2β left out),
 
 greatest at Diracs. The unnormalised flow with B = V = I is its gradient ascent for W2: dE/dt = ∫|v|²dμ.
+A general interaction has E_φ[μ] = ½∬φ(⟨Ax,y⟩)dμdμ, A symmetric; φ(s) = e^{βs}/β and A = I is E_β.
 """
 
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from tokenfield.attention.direct import Direct
+from tokenfield import sphere
+from tokenfield.attention.direct import DIRECT, Direct
 from tokenfield.diagnostics.order import order_parameter
 from tokenfield.errors import InputError, is_traced, require
-from tokenfield.models import Model
+from tokenfield.models import InteractionFlow, Model
 from tokenfield.tokens import Tokens, as_real
 
 #: The pairs of the energy are symmetric.
@@ -69,3 +76,126 @@ def _finite_beta(beta: ArrayLike | Array) -> Array:
 def _check_range(beta: Array, instead: str) -> None:
     if not is_traced(beta) and float(beta) > LARGEST_BETA:
         raise InputError(f"`beta` must be at most {LARGEST_BETA:g}, but was {float(beta)}; use {instead}")
+
+
+Phi = Callable[[Array], Array]
+#: A vector field on the sphere, rows (n, d) → rows (n, d).
+Field = Callable[[Array], Array]
+#: Rows of pairs of `deficit` that are held at once.
+ROWS = 16
+
+
+def interaction_energy(tokens: Tokens, phi: Phi, A: ArrayLike | Array | None = None) -> Float[Array, ""]:
+    """E_φ = ½∬φ(⟨Ax,y⟩)dμdμ; `phi` a JAX function of one number, `A` (d, d) symmetric, else the identity.
+
+    What `InteractionFlow(phi, A)` climbs.
+    """
+    return _interaction_energy(tokens, _flow(phi, A, tokens))
+
+
+def first_variation(
+    tokens: Tokens, X: ArrayLike | Array, phi: Phi, A: ArrayLike | Array | None = None
+) -> Float[Array, ""]:
+    """δE_φ = ∫⟨X, v⟩dμ, the slope of E_φ when the tokens leave with the tangent velocities X (n, d)."""
+    flow = _flow(phi, A, tokens)
+    return jnp.sum(tokens.weights * jnp.sum(_tangent(tokens, X) * flow.velocity(tokens), axis=1))
+
+
+def second_variation(
+    tokens: Tokens, X: ArrayLike | Array, phi: Phi, A: ArrayLike | Array | None = None
+) -> Float[Array, ""]:
+    """δ²E_φ, the second derivative of E_φ along the geodesics x_s = exp_x(sX), X (n, d) tangent.
+
+    It equals ½∬φ''(G)(⟨AX(x),y⟩+⟨Ax,X(y)⟩)² + ∬φ'(G)[⟨AX(x),X(y)⟩ − |X(x)|²G], G = ⟨Ax,y⟩; computed by JAX
+    through the tiled sums of E_φ itself.
+    """
+    flow, X = _flow(phi, A, tokens), _tangent(tokens, X)
+    length = jnp.linalg.norm(X, axis=1, keepdims=True)
+
+    def curve(s: Array) -> Array:
+        x = jnp.cos(s * length) * tokens.x + s * jnp.sinc(s * length / jnp.pi) * X
+        return _interaction_energy(Tokens(x, tokens.weights), flow)
+
+    return _second_derivative(curve)
+
+
+def second_variation_of_flow(
+    tokens: Tokens, field: Field, phi: Phi, A: ArrayLike | Array | None = None
+) -> Float[Array, ""]:
+    """Second derivative of E_φ along the flow x' = X(x) of a tangent field: δ²E_φ + ∫⟨∇_X X, v⟩dμ.
+
+    `field`: a JAX function of rows (n, d) → (n, d). The flow bends away from geodesics by ∇_X X = P_x DX[X].
+    """
+    require(callable(field), "field", "be a JAX function of rows (n, d)", repr(field))
+    X, bend = jax.jvp(field, (tokens.x,), (_tangent(tokens, field(tokens.x)),))
+    straight = second_variation(tokens, X, phi, A)
+    return straight + first_variation(tokens, sphere.project(tokens.x, bend), phi, A)
+
+
+def deficit(tokens: Tokens, beta: ArrayLike | Array) -> Float[Array, ""]:
+    """E_max − E_β ≥ 0, to full relative accuracy however close the tokens are to a Dirac.
+
+    (e^β/2β)∬(1 − e^{−β|x−y|²/2})dμdμ, from chords; at β = 0 it is (1−R²)/2.
+    """
+    beta = _finite_beta(beta)
+    _check_range(beta, "a smaller one")
+    return _deficit(tokens, beta)
+
+
+@jax.jit
+def _deficit(tokens: Tokens, beta: Array) -> Array:
+    small = beta < 1e-300
+    safe = jnp.where(small, 1.0, beta)
+
+    def row(x: Array) -> Array:
+        gap = jnp.sum((tokens.x - x) ** 2, axis=1) / 2  # 1 − ⟨x,y⟩
+        lost = jnp.where(small, gap, -jnp.expm1(-safe * gap) / safe)
+        return jnp.sum(tokens.weights * lost)
+
+    rows = lax.map(row, tokens.x, batch_size=ROWS)
+    return jnp.exp(beta) * jnp.sum(tokens.weights * rows) / 2
+
+
+class _Value(eqx.Module):
+    """φ of an array of scores; a module, so that equal φ share a compiled sum."""
+
+    phi: Phi
+
+    def __call__(self, scores: Array) -> Array:
+        value = jax.vmap(lambda s: jnp.asarray(self.phi(s), dtype=jnp.float64))
+        return value(scores.ravel()).reshape(scores.shape)
+
+
+def _interaction_energy(tokens: Tokens, flow: InteractionFlow) -> Array:
+    sums, _ = DIRECT.kernel(_Value(flow.phi), tokens.x @ flow.A, tokens)
+    return 0.5 * jnp.sum(tokens.weights * sums)
+
+
+def _second_derivative(curve: Callable[[Array], Array]) -> Array:
+    def slope(s: Array) -> Array:
+        return jax.jvp(curve, (s,), (jnp.ones(()),))[1]
+
+    return jax.jvp(slope, (jnp.zeros(()),), (jnp.ones(()),))[1]
+
+
+def _flow(phi: Phi, A: ArrayLike | Array | None, tokens: Tokens) -> InteractionFlow:
+    """φ and A, checked."""
+    flow = InteractionFlow(phi, jnp.eye(tokens.d) if A is None else A)
+    require(flow.A.shape == (tokens.d, tokens.d), "A", f"be one {tokens.d} × {tokens.d} matrix",
+            f"of shape {flow.A.shape}")  # fmt: skip
+    return flow
+
+
+def _tangent(tokens: Tokens, X: ArrayLike | Array) -> Float[Array, "n d"]:
+    X = as_real(X, "X")
+    require(
+        X.shape == tokens.x.shape,
+        "X",
+        f"have the shape {tokens.x.shape} of the tokens",
+        f"of shape {X.shape}",
+    )
+    if not is_traced(X, tokens):
+        radial = float(jnp.max(jnp.abs(jnp.sum(X * tokens.x, axis=1))))
+        require(bool(radial <= 1e-8 * float(jnp.max(jnp.abs(X)))), "X", "be tangent to the sphere",
+                f"off by {radial:.3g}")  # fmt: skip
+    return sphere.project(tokens.x, X)
