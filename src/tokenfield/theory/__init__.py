@@ -31,6 +31,7 @@ from tokenfield.theory.concentration import (
 )
 from tokenfield.theory.examples import near_dirac, near_dirac_deficit, profile, three_atoms, two_arcs
 from tokenfield.theory.gnomonic import consensus, from_gnomonic, gnomonic
+from tokenfield.theory.linearisation import Stability, stability
 from tokenfield.theory.moments import circle_moments, fourier_moments, moment_slope, order_slope
 from tokenfield.theory.reductions import (
     equiangular,
@@ -51,6 +52,7 @@ __all__ = [
     "ConcentrationRates",
     "Limit",
     "Period",
+    "Stability",
     "Trace",
     "antipodal_rates",
     "antipodal_spectrum",
@@ -85,6 +87,7 @@ __all__ = [
     "poisson_radius_order",
     "pre_norm",
     "profile",
+    "stability",
     "synchronisation_rate",
     "three_atoms",
     "trace_identity",
