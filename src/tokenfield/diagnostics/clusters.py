@@ -1,0 +1,413 @@
+"""Clusters of tokens: by single linkage, by modes of the kernel density, and followed through a run.
+
+Single linkage at an angle joins tokens that a chain of steps of at most that angle connects. In dimension 2
+and 3 it takes near-linear time, however dense the clusters: tokens are put into cubes so small that all within
+one are linked, and only neighbouring cubes are compared, by their bounding boxes first, by their tokens if
+need be.
+"""
+
+from itertools import product
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
+from scipy.spatial.distance import cdist
+
+from tokenfield import sphere
+from tokenfield.attention.direct import DIRECT
+from tokenfield.errors import RunError, as_number, require
+from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
+
+#: Angles below this are lost in the rounding of the tokens.
+SMALLEST = 1e-15
+#: Up to this dimension cubes are quick; beyond, neighbours are found by comparing all pairs, in tiles.
+GRID_DIMENSION = 3
+#: Pairs of cubes with at most this many pairs of tokens are compared all at once, larger ones by trees.
+SMALL_PAIR = 256
+#: Pairs of tokens held at once.
+CHUNK = 4_000_000
+#: Tokens whose distances to all others are held at once, in higher dimensions.
+FRONT = 256
+#: Mean shift: steps at most; and in bandwidths the step that is rest, how close points go on as one, and how
+#: close ends are one mode.
+STEPS, STILL, TOGETHER, SAME = 10_000, 1e-9, 1e-6, 1e-3
+
+
+class Clusters(NamedTuple):
+    """`labels` (n,): the cluster of each token, numbered by its first token; `centres`: one weighted token
+    for each cluster (mean direction of its tokens, or the mode); `count`: how many.
+    """
+
+    labels: Int[np.ndarray, "n"]
+    centres: Tokens
+    count: int
+
+
+def clusters(tokens: Tokens, angle: float) -> Clusters:
+    """Clusters by single linkage: tokens are linked if their geodesic distance is at most `angle`, in (0, π).
+
+    10⁶ tokens on the circle or on S² take seconds.
+    """
+    angle = as_number(angle, "angle")
+    require(SMALLEST <= angle < np.pi, "angle", f"lie between {SMALLEST:g} and π", angle)
+    labels = _linked(np.asarray(tokens.x), 2 * np.sin(angle / 2))
+    return Clusters(labels, _centres(tokens, labels), int(labels.max()) + 1)
+
+
+def modes(tokens: Tokens, beta: float) -> Clusters:
+    """Clusters by the modes of the kernel density Σ_j w_j e^{β⟨x,x_j⟩}, of bandwidth β^{−1/2}.
+
+    Each token climbs by mean shift, x ← the direction of the softmax mean (B = V = I), to the mode it belongs
+    to; `centres` are the modes with the weight of their tokens. A token that comes to rest at a saddle is
+    sent on along the steepest direction. Takes time like n² per step.
+    """
+    beta = as_number(beta, "beta")
+    require(0 < beta < np.inf, "beta", "be positive and finite", beta)
+    width = beta**-0.5
+    ends, group = _climb(tokens, np.asarray(tokens.x), beta)
+    for _ in range(2 * tokens.d + 2):
+        curvature, direction = _steepest(tokens, ends, beta)
+        saddle = curvature > 1e-6 * beta
+        if not np.any(saddle):
+            break
+        nudged = ends + np.where(saddle[:, None], 1e-2 * width * direction, 0.0)
+        ends, regroup = _climb(tokens, nudged, beta)
+        group = regroup[group]
+    else:
+        raise RunError(f"mean shift at beta = {beta:g} went from saddle to saddle")
+    labels = _by_first(group)
+    first = np.unique(labels, return_index=True)[1]
+    return Clusters(labels, Tokens(ends[group[first]], _masses(tokens, labels)), len(first))
+
+
+# ---- through a run ----
+
+
+class Merge(NamedTuple):
+    """Clusters `parts` became the cluster `into`, after the time `after` and by the time `time`."""
+
+    after: float
+    time: float
+    parts: tuple[int, ...]
+    into: int
+
+
+class MergeTree(NamedTuple):
+    """The clusters of a run as nodes, each a set of tokens that stayed together for some time.
+
+    `ts` (snapshots,) and `counts` (snapshots,): how many clusters there were when. `nodes` (snapshots, n):
+    the node each token belongs to. `born`, `died` (nodes,): first snapshot time of a node, and that of the node
+    that followed it, infinite for the last ones. `weights` (nodes,): their masses. `links` (m, 2): which node
+    gave tokens to which later one; in a run without splits a forest. `merges`: the events, in order of time.
+    """
+
+    ts: Float[np.ndarray, "snapshots"]
+    counts: Int[np.ndarray, "snapshots"]
+    nodes: Int[np.ndarray, "snapshots n"]
+    born: Float[np.ndarray, "nodes"]
+    died: Float[np.ndarray, "nodes"]
+    weights: Float[np.ndarray, "nodes"]
+    links: Int[np.ndarray, "links 2"]
+    merges: list[Merge]
+
+
+def track(trajectory: Trajectory, angle: float) -> MergeTree:
+    """The clusters (single linkage at `angle`) of every snapshot, joined into a merge tree.
+
+    A cluster that neither gains nor loses a token stays the same node. Times are those of the snapshots.
+    """
+    ts = np.asarray(trajectory.snapshot_ts, dtype=float)
+    weights = np.asarray(trajectory.weights)
+    first = clusters(trajectory.tokens(0), angle)
+    rows, counts, merges, links = [first.labels], [first.count], [], []
+    born, died = [ts[0]] * first.count, [np.inf] * first.count
+    masses = list(np.bincount(first.labels, weights))
+    for k in range(1, len(ts)):
+        found = clusters(trajectory.tokens(k), angle)
+        now = np.full(found.count, -1)
+        pairs = np.unique(np.stack([rows[-1], found.labels], axis=1), axis=0)
+        sources = np.bincount(pairs[:, 1], minlength=found.count)
+        targets = np.bincount(pairs[:, 0], minlength=len(born))
+        same = (sources[pairs[:, 1]] == 1) & (targets[pairs[:, 0]] == 1)
+        now[pairs[same, 1]] = pairs[same, 0]
+        mass = np.bincount(found.labels, weights)
+        for label in np.flatnonzero(now < 0):
+            parts = pairs[pairs[:, 1] == label, 0]
+            now[label] = len(born)
+            born.append(ts[k])
+            died.append(np.inf)
+            masses.append(mass[label])
+            links += [(int(part), int(now[label])) for part in parts]
+            for part in parts:
+                died[part] = ts[k]
+            if len(parts) > 1:
+                merges.append(Merge(ts[k - 1], ts[k], tuple(int(p) for p in parts), int(now[label])))
+        rows.append(now[found.labels])
+        counts.append(found.count)
+    return MergeTree(
+        ts, np.array(counts), np.stack(rows), np.array(born), np.array(died), np.array(masses),
+        np.array(links, dtype=int).reshape(-1, 2), merges,
+    )  # fmt: skip
+
+
+# ---- single linkage ----
+
+
+def _linked(x: np.ndarray, reach: float) -> np.ndarray:
+    """Labels of the components of the graph with an edge where |x − y| ≤ reach."""
+    return _by_first(_grid_labels(x, reach) if x.shape[1] <= GRID_DIMENSION else _front_labels(x, reach))
+
+
+class _Cubes(NamedTuple):
+    """Tokens sorted by cube: x (n, d), `order` (n,) their old places, `start` (m+1,) where each cube begins,
+    `key` (m,) the cubes' sorted keys, `low` and `high` (m, d) the bounding boxes of their tokens.
+    """
+
+    x: np.ndarray
+    order: np.ndarray
+    start: np.ndarray
+    key: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def _grid_labels(x: np.ndarray, reach: float) -> np.ndarray:
+    """Components for d ≤ 3, by cubes."""
+    cubes, multipliers = _cubes(x, reach)
+    joined, unsure = _compare_boxes(cubes, multipliers, reach)
+    component = _components(len(cubes.key), joined)
+    # what boxes leave open: one pair of tokens that is near settles most, then all pairs, then trees
+    a, b = _apart(component, unsure)
+    near = _square(cubes.x[cubes.start[a]] - cubes.x[cubes.start[b]]) <= reach**2
+    component = _join(component, a[near], b[near])
+    a, b = _apart(component, (a[~near], b[~near]))
+    sizes = np.diff(cubes.start)
+    small = sizes[a] * sizes[b] <= SMALL_PAIR
+    near = _any_near(cubes, a[small], b[small], reach)
+    component = _join(component, a[small][near], b[small][near])
+    a, b = _apart(component, (a[~small], b[~small]))
+    near = np.array([_near(cubes, i, j, reach) for i, j in zip(a, b, strict=True)], dtype=bool)
+    component = _join(component, a[near], b[near])
+    labels = np.empty(len(x), dtype=int)
+    labels[cubes.order] = np.repeat(component, sizes)
+    return labels
+
+
+def _cubes(x: np.ndarray, reach: float) -> tuple[_Cubes, np.ndarray]:
+    """Cubes of diagonal just below `reach`, and the multipliers that make a cube's key of its place.
+
+    The key is linear in the place, modulo 2⁶⁴, so that neighbours differ by fixed numbers; two cubes with one
+    key are as good as impossible, and are looked for.
+    """
+    d = x.shape[1]
+    place = np.floor(x * (np.sqrt(d) / reach * (1 + 1e-9))).astype(np.int64)
+    rng = np.random.default_rng(0)
+    while True:
+        multipliers = rng.integers(1 << 40, 1 << 62, size=d).astype(np.uint64) | np.uint64(1)
+        multipliers[-1] = 1
+        keys = _key(place, multipliers)
+        order = np.argsort(keys, kind="stable")
+        keys, sorted_place = keys[order], place[order]
+        new = np.append(True, keys[1:] != keys[:-1])
+        moved = np.append(True, np.any(sorted_place[1:] != sorted_place[:-1], axis=1))
+        if np.array_equal(new, moved):
+            break
+    start = np.flatnonzero(new)
+    points = x[order]
+    low, high = np.minimum.reduceat(points, start), np.maximum.reduceat(points, start)
+    return _Cubes(points, order, np.append(start, len(x)), keys[start], low, high), multipliers
+
+
+def _key(place: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sum(place.astype(np.uint64) * multipliers, axis=-1, dtype=np.uint64))
+
+
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
+def _compare_boxes(cubes: _Cubes, multipliers: np.ndarray, reach: float) -> tuple[Pairs, Pairs]:
+    """Pairs of neighbouring cubes that are linked for certain, and those that their boxes leave open."""
+    d, m = cubes.x.shape[1], len(cubes.key)
+    joined, unsure = [], []
+    here = np.arange(m)
+    for offset in product(
+        range(3), *[range(-2, 3)] * (d - 2)
+    ):  # half of the neighbours, all but the last axis
+        if offset < (0,) * (d - 1):
+            continue
+        lowest = cubes.key + _key(np.array([*offset, -2]), multipliers)
+        place = np.searchsorted(cubes.key, lowest)
+        for step in range(5):
+            there = (place + step) % m
+            near = cubes.key[there] - lowest <= 4  # wraps around like the keys
+            a, b = here[near], there[near]
+            if offset == (0,) * (d - 1):
+                a, b = a[a < b], b[a < b]
+            gap = np.maximum(np.maximum(cubes.low[a] - cubes.high[b], cubes.low[b] - cubes.high[a]), 0.0)
+            span = np.maximum(cubes.high[a], cubes.high[b]) - np.minimum(cubes.low[a], cubes.low[b])
+            certain = _square(span) <= reach**2
+            possible = (_square(gap) <= reach**2) & ~certain
+            joined.append((a[certain], b[certain]))
+            unsure.append((a[possible], b[possible]))
+    return _stack(joined), _stack(unsure)
+
+
+def _stack(parts: list[Pairs]) -> Pairs:
+    return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
+
+
+def _any_near(cubes: _Cubes, a: np.ndarray, b: np.ndarray, reach: float) -> np.ndarray:
+    """For each pair of small cubes whether any two of their tokens are near; all pairs, some at a time."""
+    sizes = np.diff(cubes.start)
+    out = np.zeros(len(a), dtype=bool)
+    total = np.cumsum(sizes[a] * sizes[b])
+    cuts = np.searchsorted(total, np.arange(CHUNK, total[-1] if len(total) else 0, CHUNK))
+    for part in np.split(np.arange(len(a)), cuts):
+        if part.size == 0:
+            continue
+        i, j = a[part], b[part]
+        number = sizes[i] * sizes[j]
+        pair = np.repeat(np.arange(len(part)), number)
+        inner = np.arange(len(pair)) - np.repeat(np.cumsum(number) - number, number)
+        p = cubes.start[i][pair] + inner // sizes[j][pair]
+        q = cubes.start[j][pair] + inner % sizes[j][pair]
+        near = _square(cubes.x[p] - cubes.x[q]) <= reach**2
+        out[part[np.unique(pair[near])]] = True
+    return out
+
+
+def _near(cubes: _Cubes, i: int, j: int, reach: float) -> bool:
+    """Whether any two tokens of two cubes are near; only those near the other's box are looked at."""
+    p, q = (cubes.x[cubes.start[k] : cubes.start[k + 1]] for k in (i, j))
+    p = p[_outside(p, cubes.low[j], cubes.high[j]) <= reach**2]
+    q = q[_outside(q, cubes.low[i], cubes.high[i]) <= reach**2]
+    if len(p) == 0 or len(q) == 0:
+        return False
+    if len(p) < len(q):
+        p, q = q, p
+    nearest, _ = KDTree(p).query(q, distance_upper_bound=reach * (1 + 1e-9))
+    return bool(np.min(nearest) <= reach)
+
+
+def _outside(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Squared distance to a box."""
+    return _square(np.maximum(np.maximum(low - x, x - high), 0.0))
+
+
+def _front_labels(x: np.ndarray, reach: float) -> np.ndarray:
+    """Components in any dimension: the front of each cluster meets all tokens not yet in one."""
+    labels, free = np.full(len(x), -1), np.arange(len(x))
+    front, count = np.zeros(0, dtype=int), 0
+    while len(free) or len(front):
+        if len(front) == 0:
+            front, free, count = free[:1], free[1:], count + 1
+            labels[front] = count - 1
+        now, front = front[:FRONT], front[FRONT:]
+        near = np.any(cdist(x[now], x[free]) <= reach, axis=0)
+        labels[free[near]] = count - 1
+        front, free = np.append(front, free[near]), free[~near]
+    return labels
+
+
+def _components(size: int, edges: Pairs) -> np.ndarray:
+    graph = coo_array((np.ones(len(edges[0]), dtype=bool), edges), shape=(size, size))
+    return connected_components(graph, directed=False)[1]
+
+
+def _join(component: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Components after linking further pairs."""
+    if len(a) == 0:
+        return component
+    return _components(int(component.max()) + 1, (component[a], component[b]))[component]
+
+
+def _apart(component: np.ndarray, pairs: Pairs) -> Pairs:
+    """The pairs not yet in one component."""
+    a, b = pairs
+    open_ = component[a] != component[b]
+    return a[open_], b[open_]
+
+
+def _square(z: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->i", z, z)
+
+
+# ---- mean shift ----
+
+
+def _climb(tokens: Tokens, x: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Where mean shift takes the points x: distinct ends, and the end of each point.
+
+    Points that have come within a small part of the bandwidth of each other go on as one.
+    """
+    width, group = beta**-0.5, np.arange(len(x))
+    for step in range(STEPS):
+        new = _shift(tokens, x, beta)
+        still = np.max(np.linalg.norm(new - x, axis=1)) <= STILL * width
+        x = new
+        if still:
+            merged = _linked(x, SAME * width)
+            return x[np.unique(merged, return_index=True)[1]], merged[group]
+        if step in (1, 3, 6) or step % 10 == 9:
+            cells = np.round(x / (TOGETHER * width))
+            _, first, merged = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+            x, group = x[first], merged.ravel()[group]
+    raise RunError(f"mean shift at beta = {beta:g} did not come to rest in {STEPS} steps")
+
+
+def _shift(tokens: Tokens, x: np.ndarray, beta: float) -> np.ndarray:
+    """One step: direction of the softmax mean; a point that sees 0 stays."""
+    room = 1 << (len(x) - 1).bit_length()  # few different sizes, so that few are compiled
+    padded = jnp.asarray(np.concatenate([x, np.repeat(x[:1], room - len(x), axis=0)]))
+    mean = np.asarray(DIRECT.exponential(beta * jnp.eye(tokens.d), padded, tokens).mean)[: len(x)]
+    size = np.linalg.norm(mean, axis=1, keepdims=True)
+    return np.where(size > 0, mean / np.where(size > 0, size, 1.0), x)
+
+
+def _steepest(tokens: Tokens, x: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Greatest curvature of the log density at points of rest, and its direction; positive: no mode."""
+    y, w = np.asarray(tokens.x), np.asarray(tokens.weights)
+    frames = np.asarray(sphere.frame(jnp.asarray(x)))
+    curvatures, directions = [], []
+    for point, frame in zip(x, frames, strict=True):
+        score = beta * (y @ point)
+        p = np.where(w > 0, w * np.exp(np.minimum(score - np.max(score[w > 0]), 0.0)), 0.0)
+        p = p / p.sum()
+        across = y @ frame
+        bend = beta**2 * (across.T * p) @ across - (p @ score) * np.eye(frame.shape[1])
+        values, vectors = np.linalg.eigh(bend)
+        curvatures.append(values[-1])
+        directions.append(frame @ vectors[:, -1])
+    return np.array(curvatures), np.stack(directions)
+
+
+# ---- labels ----
+
+
+def _by_first(labels: np.ndarray) -> np.ndarray:
+    """The same partition, numbered in the order of first members."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=int)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
+def _masses(tokens: Tokens, labels: np.ndarray) -> np.ndarray:
+    return np.bincount(labels, np.asarray(tokens.weights))
+
+
+def _centres(tokens: Tokens, labels: np.ndarray) -> Tokens:
+    """Mean direction of each cluster; its first token where the mean vanishes or has no weight."""
+    x, w = np.asarray(tokens.x), np.asarray(tokens.weights)
+    mean = np.stack([np.bincount(labels, w * column) for column in x.T], axis=1)
+    size = np.linalg.norm(mean, axis=1, keepdims=True)
+    mass = _masses(tokens, labels)
+    first = x[np.unique(labels, return_index=True)[1]]
+    fine = size > 1e-12 * mass[:, None]
+    return Tokens(np.where(fine, mean / np.where(fine, size, 1.0), first), mass)
