@@ -236,6 +236,34 @@ def test_pl_inequality_on_random_laws_in_caps():
         assert speed >= theory.pl_bound(angle, beta) * deficit * (1 - 1e-9)  # the conjecture
 
 
+@pytest.mark.parametrize(("angle", "beta"), [(0.3, 4.0), (np.pi / 4, 1.0)])
+def test_the_least_pl_ratio_is_that_of_two_tokens(angle, beta):
+    """Four weighted tokens in a cap of S², positions and weights optimised from several starts."""
+    rng = np.random.default_rng(0)
+
+    def ratio(unknowns):
+        z, share = unknowns[:12].reshape(4, 3), unknowns[12:]
+        r, across = (
+            angle * special.expit(z[:, :1]),
+            z[:, 1:] / np.linalg.norm(z[:, 1:], axis=1, keepdims=True),
+        )
+        w = np.exp(3 * np.tanh(share))  # weights that underflow would mean nothing
+        speed, deficit = speed_and_deficit(
+            np.concatenate([np.cos(r), np.sin(r) * across], axis=1), w / w.sum(), beta
+        )
+        return np.log(speed / deficit)
+
+    least = min(
+        optimize.minimize(ratio, rng.normal(size=16), method="BFGS", options={"maxiter": 60}).fun
+        for _ in range(3)
+    )
+    assert (
+        theory.pl_bound(angle, beta) * (1 - 1e-9)
+        <= np.exp(least)
+        <= theory.pl_bound(angle, beta) * (1 + 1e-3)
+    )
+
+
 @pytest.mark.parametrize("d", [2, 3, 6])
 def test_enclosing_cap_by_a_quadratic_programme(d):
     """cos of the angle = 1/min|c| over ⟨c, x_i⟩ ≥ 1."""

@@ -1,9 +1,8 @@
 """Clusters of tokens: by single linkage, by modes of the kernel density, and followed through a run.
 
 Single linkage at an angle joins tokens that a chain of steps of at most that angle connects. In dimension 2
-and 3 it takes near-linear time, however dense the clusters: tokens are put into cubes so small that all within
-one are linked, and only neighbouring cubes are compared, by their bounding boxes first, by their tokens if
-need be.
+and 3 it takes near-linear time, however dense the clusters: tokens go into cubes so small that all in one
+are linked, and only neighbouring cubes are compared, by their bounding boxes first, by tokens if need be.
 """
 
 from itertools import product
@@ -101,9 +100,9 @@ class MergeTree(NamedTuple):
     """The clusters of a run as nodes, each a set of tokens that stayed together for some time.
 
     `ts` (snapshots,) and `counts` (snapshots,): how many clusters there were when. `nodes` (snapshots, n):
-    the node each token belongs to. `born`, `died` (nodes,): first snapshot time of a node, and that of the node
-    that followed it, infinite for the last ones. `weights` (nodes,): their masses. `links` (m, 2): which node
-    gave tokens to which later one; in a run without splits a forest. `merges`: the events, in order of time.
+    the node each token belongs to. `born`, `died` (nodes,): first snapshot time of a node, and that of the
+    node that followed it, infinite for the last ones. `weights` (nodes,): their masses. `links` (m, 2): which
+    node gave tokens to which later one; without splits a forest. `merges`: the events, in order of time.
     """
 
     ts: Float[np.ndarray, "snapshots"]
