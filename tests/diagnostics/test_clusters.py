@@ -127,6 +127,21 @@ def test_modes_of_separate_clusters():
         assert np.linalg.norm(gradient - (gradient @ mode) * mode) < 1e-7 * np.linalg.norm(gradient)
 
 
+@pytest.mark.parametrize(("d", "beta"), [(2, 40.0), (3, 15.0), (4, 6.0)])
+def test_modes_are_where_plain_mean_shift_ends(d, beta):
+    """Twenty thousand plain steps in NumPy, no Newton, no merging on the way."""
+    rng = np.random.default_rng(d)
+    x, w = unit(rng.normal(size=(60, d))), rng.dirichlet(np.ones(60))
+    y = x
+    for _ in range(20_000):
+        y, before = unit((w * np.exp(beta * (y @ x.T - 1))) @ x), y
+        if np.max(np.abs(y - before)) < 1e-13:
+            break
+    found = modes(tkf.Tokens(x, w), beta)
+    np.testing.assert_allclose(np.asarray(found.centres.x)[found.labels], y, atol=1e-5)
+    assert found.count > 1
+
+
 @pytest.mark.parametrize("angle", [0.5, 1.2, 2.4])
 def test_two_tokens_have_two_modes_from_the_critical_temperature(angle):
     """Two equal tokens at an angle a: the middle is a mode iff β sin²(a/2) ≤ cos(a/2)."""
