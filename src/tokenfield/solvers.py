@@ -49,6 +49,11 @@ class Solver(eqx.Module):
         """The step size control, None for fixed steps."""
 
     @property
+    def tolerance(self) -> float:
+        """Error that a step may have, for sums to stay below; fixed steps are taken to want nine digits."""
+        return 1e-9
+
+    @property
     @abstractmethod
     def stages(self) -> int | None:
         """Evaluations of the field per attempted step, None if it varies."""
