@@ -234,7 +234,10 @@ def test_fixed_steps_that_blow_up_stop_too():
         ({"snapshots": [5]}, r"`snapshots` must be indices of the 2 times, but was \[5\]"),
         ({"tokens": tkf.Tokens(np.eye(3))}, "`tokens` must have the dimension 2 of the model, but was 3"),
         ({"merge_angle": -1.0}, r"`merge_angle` must lie between 0 and π/2, but was -1.0"),
-        ({"measure": {"x": tkf.order_parameter}}, "`measure` must not use the name of the snapshots"),
+        (
+            {"measure": {"x": tkf.order_parameter}},
+            "`measure` must not use the names x, time, .*, but was 'x'",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(change, sentence):

@@ -57,6 +57,8 @@ DASHES = ("-", (0, (7, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5,
 PREDICTED = (("#000000", (0, (3, 2))), ("#777777", (0, (3, 2))), ("#000000", (0, (2, 4))),
              ("#777777", (0, (2, 4))))  # fmt: skip
 
+#: Endings that `save` writes.
+STILLS, FILMS = (".png", ".pdf", ".svg"), (".gif", ".mp4")
 #: Beyond this many, discs are pixels, not paths, in PDF and SVG.
 RASTER = 2_000
 #: Azimuth and elevation, in degrees, from which a sphere is seen.
@@ -223,13 +225,9 @@ def save(drawing: Figure | Animation, path: str | Path) -> Path:
     if not isinstance(drawing, Figure | Animation):
         raise InputError(f"`drawing` must be a Figure or an Animation, but was {type(drawing).__name__}")
     film = isinstance(drawing, Animation)
-    known, kind = ((".gif", ".mp4"), "an animation") if film else ((".png", ".pdf", ".svg"), "a figure")
+    known, kind = (FILMS, "an animation") if film else (STILLS, "a figure")
+    _check_ending(path, known, f" for {kind}")
     ending = path.suffix.lower()
-    wanted = f"end in {', '.join(known[:-1])} or {known[-1]} for {kind}"
-    require(ending in known, "path", wanted, repr(str(path)))
-    if ending == ".mp4" and not writers.is_available("ffmpeg"):
-        raise InputError(f"`path` must end in .gif while ffmpeg is not installed, but was {str(path)!r};"
-                         " install ffmpeg to write .mp4")  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     # written in a directory beside, then renamed: on one disk the rename cannot stop half way
     with tempfile.TemporaryDirectory(prefix=".figure-", dir=path.parent) as beside:
@@ -241,6 +239,22 @@ def save(drawing: Figure | Animation, path: str | Path) -> Path:
             drawing.savefig(part, metadata=undated.get(ending))
         os.replace(part, path)
     return path
+
+
+def is_film(path: str | Path) -> bool:
+    """Whether a file of this name would hold an animation; an ending that `save` cannot write is refused."""
+    path = Path(path)
+    _check_ending(path, (*STILLS, *FILMS), "")
+    return path.suffix.lower() in FILMS
+
+
+def _check_ending(path: Path, known: tuple[str, ...], purpose: str) -> None:
+    ending = path.suffix.lower()
+    wanted = f"end in {', '.join(known[:-1])} or {known[-1]}{purpose}"
+    require(ending in known, "path", wanted, repr(str(path)))
+    if ending == ".mp4" and not writers.is_available("ffmpeg"):
+        raise InputError(f"`path` must end in .gif while ffmpeg is not installed, but was {str(path)!r};"
+                         " install ffmpeg to write .mp4")  # fmt: skip
 
 
 def _draw(ax: Axes, tokens: Tokens, scale: _Scale, camera: _Camera, title: str) -> None:

@@ -184,6 +184,7 @@ class InteractionFlow(Model):
 
     def __init__(self, phi: Callable[[Array], Array], A: ArrayLike | Array):
         require(callable(phi), "phi", "be a JAX function of one number", repr(phi))
+        _refuse_untraceable(phi)
         self.phi = phi
         self.A = as_matrix(A, "A")
         if not is_traced(self.A):
@@ -207,6 +208,18 @@ class InteractionFlow(Model):
             return sums.kernel(f, x @ A, tokens)[1] @ A
 
         return _sum_over_heads(head, (self.A.reshape(-1, self.d, self.d),))
+
+
+def _refuse_untraceable(phi: Callable[[Array], Array]) -> None:
+    """Find out before a run whether JAX can differentiate φ."""
+    try:
+        slope = jax.grad(lambda s: jnp.asarray(phi(s), dtype=jnp.float64))
+        jax.eval_shape(slope, jax.ShapeDtypeStruct((), jnp.float64))
+    except Exception as error:  # whatever the function or JAX says
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"`phi` must be a JAX function of one number that gives one number, but was {phi!r}: {reason}"
+        ) from error
 
 
 def _sum_over_heads(head: Callable[..., Array], matrices: tuple[Array, ...]) -> Array:
