@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenfield import stepper
 from tokenfield.attention.auto import choose
-from tokenfield.errors import InputError, RunError, as_number, is_traced, require
+from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require
 from tokenfield.models import Model
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
 from tokenfield.solvers import Adaptive, Solver
@@ -137,9 +137,10 @@ def simulate(
 
 def log_times(first: float, last: float, count: int) -> np.ndarray:
     """0 followed by `count` log-spaced times from `first` to `last`."""
-    require(0 < first < np.inf, "first", "be positive and finite", first)
-    require(first < last < np.inf, "last", f"be finite and greater than first = {first:g}", last)
-    require(count >= 2, "count", "be at least 2", count)
+    require(0 < as_number(first, "first") < np.inf, "first", "be positive and finite", first)
+    require(first < as_number(last, "last") < np.inf, "last",
+            f"be finite and greater than first = {first:g}", last)  # fmt: skip
+    as_whole(count, "count", 2)
     inner = np.geomspace(first, last, count)
     return np.concatenate([[0.0], inner])
 

@@ -9,5 +9,6 @@ SUMMATIONS = {"auto": DIRECT, "direct": DIRECT}
 def choose(summation: str) -> Direct:
     """The sums behind a name."""
     known = ", ".join(repr(name) for name in SUMMATIONS)
-    require(summation in SUMMATIONS, "summation", f"be one of {known}", repr(summation))
+    there = isinstance(summation, str) and summation in SUMMATIONS
+    require(there, "summation", f"be one of {known}", repr(summation))
     return SUMMATIONS[summation]
