@@ -228,6 +228,7 @@ def test_fixed_steps_that_blow_up_stop_too():
         ({"solver": "rk4"}, "`solver` must be a Solver, but was str"),
         ({"summation": "fast"}, "`summation` must be one of 'auto', 'direct', but was 'fast'"),
         ({"snapshots": "all"}, "`snapshots` must be a list of indices into ts, but was 'all'"),
+        ({"snapshots": [[0], [0, 1]]}, "`snapshots` must be a list of indices into ts"),
         ({"snapshots": [0.5]}, "`snapshots` must be a list of indices into ts"),
         ({"summation": ["auto"]}, "`summation` must be one of 'auto', 'direct'"),
         ({"merge_angle": "small"}, "`merge_angle` must be a number, but was 'small'"),
@@ -283,11 +284,13 @@ def test_snapshots_that_are_not_there():
     with pytest.raises(tkf.InputError, match="^`k` must be an index of the 0 snapshots, but was 0"):
         run.tokens(0)
     run = tkf.simulate(identity(2), tkf.Tokens(np.eye(2)), [0, 1.0])
-    for bad in (2, -3, 0.5, "a", None, [0]):
+    for bad in (2, -3, 0.5, "a", None, [0], int):
         with pytest.raises(tkf.InputError, match="^`k` must be an index of the 2 snapshots, but was"):
             run.tokens(bad)
     with pytest.raises(tkf.InputError, match="^`fn` must be a function of the tokens, but was None"):
         run.measure(None)
+    with pytest.raises(tkf.InputError, match="^`fn` must return real numbers, but was returning None"):
+        run.measure(lambda tokens: None)
     assert run.tokens(np.int64(-1)).n == run.tokens(jnp.asarray(1)).n == 2
 
 

@@ -26,7 +26,8 @@ from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
 
 from tokenfield.discs import Discs, gather, radius
-from tokenfield.errors import InputError, require
+from tokenfield.errors import InputError, as_number, require, require_kind
+from tokenfield.store import as_path
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory
 
@@ -105,6 +106,7 @@ def snapshot(
     The diamond at the end of a line from the centre is the mean ∫x dμ. Of more than 20,000 discs the
     heavy ones and an even choice of the others are drawn.
     """
+    require_kind(tokens, Tokens, "tokens")
     scale = _scale(colour, np.asarray(tokens.weights))
     camera = _camera(np.asarray(tokens.moments().second), view)
     if ax is None:
@@ -132,6 +134,7 @@ def small_multiples(
     Arguments: `times`: the saved snapshots nearest to these are shown; eight spread evenly over the
     saved ones if left out. `columns`: panels per row. Others as in `snapshot`.
     """
+    require_kind(trajectory, Trajectory, "trajectory")
     whole = isinstance(columns, int | np.integer) and not isinstance(columns, bool)
     require(whole and columns >= 1, "columns", "be a whole number, at least 1", repr(columns))
     chosen = _nearest(trajectory, times)
@@ -161,7 +164,8 @@ def animation(
     view: tuple[float, float] | None = None,
 ) -> FuncAnimation:
     """The saved snapshots as a film of `fps` frames per second, each with its time; see `snapshot`."""
-    require(0 < fps < np.inf, "fps", "be positive and finite", fps)
+    require_kind(trajectory, Trajectory, "trajectory")
+    require(0 < as_number(fps, "fps") < np.inf, "fps", "be positive and finite", fps)
     frames = _nearest(trajectory, trajectory.snapshot_ts)
     scale = _scale(colour, np.asarray(trajectory.weights))
     camera = _shared_camera(trajectory, frames, view)
@@ -221,7 +225,7 @@ def save(drawing: Figure | Animation, path: str | Path) -> Path:
 
     The file appears whole or not at all; its directory is made. Equal figures give equal files.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     if not isinstance(drawing, Figure | Animation):
         raise InputError(f"`drawing` must be a Figure or an Animation, but was {type(drawing).__name__}")
     film = isinstance(drawing, Animation)
@@ -243,7 +247,7 @@ def save(drawing: Figure | Animation, path: str | Path) -> Path:
 
 def is_film(path: str | Path) -> bool:
     """Whether a file of this name would hold an animation; an ending that `save` cannot write is refused."""
-    path = Path(path)
+    path = as_path(path, "path")
     _check_ending(path, (*STILLS, *FILMS), "")
     return path.suffix.lower() in FILMS
 

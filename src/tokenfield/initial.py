@@ -32,6 +32,7 @@ def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
     centre = _direction(mean, "mean")
     _rng(n, centre.size, key)
     require(0 <= as_number(kappa, "kappa") < np.inf, "kappa", "be at least 0 and finite", kappa)
+    kappa = float(kappa)
     if kappa == 0:
         return uniform(n, centre.size, key)
     from scipy import stats  # takes a second to import
@@ -127,7 +128,7 @@ def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
 def mixture(parts: Sequence[Tokens], masses: ArrayLike) -> Tokens:
     """The law Σ mass_k · part_k: all tokens of all parts, weights scaled by the masses (sum 1)."""
     listed = isinstance(parts, Sequence) and all(isinstance(part, Tokens) for part in parts)
-    require(listed, "parts", "be a list of Tokens", repr(parts)[:100])
+    require(listed, "parts", "be a list of Tokens", repr(parts))
     masses = np.asarray(as_real(masses, "masses"))
     require(len(parts) > 0 and masses.shape == (len(parts),), "masses",
             f"have one entry for each of the {len(parts)} parts", f"of shape {masses.shape}")  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from tokenfield import store
 from tokenfield.errors import InputError, require
 from tokenfield.tokens import Tokens
-from tokenfield.trajectory import FIXED, Trajectory, axes, fixed_arrays, load, plain
+from tokenfield.trajectory import FIXED, Trajectory, as_numbers, axes, fixed_arrays, load, plain
 
 Measure = Callable[[Tokens], Any]
 #: Seconds between two writes to disk, so that many small records do not cost a sync each.
@@ -67,12 +67,7 @@ class Record:
 
     def _numbers(self, name: str, value: Any) -> np.ndarray:
         """What a function measured, as an array of the shape it had at the first time."""
-        try:
-            array = np.asarray(value)
-        except ValueError:  # a ragged list
-            array = np.asarray(None)
-        real = array.dtype.kind in "biuf"
-        require(real, f"measure[{name!r}]", "return real numbers", f"returning {value!r}"[:100])
+        array = as_numbers(value, f"measure[{name!r}]")
         shape = self._first[name].shape if self._first else array.shape
         require(array.shape == shape, f"measure[{name!r}]", f"return the shape {shape} at every time",
                 f"returning {array.shape}")  # fmt: skip
@@ -216,7 +211,10 @@ def kept_indices(snapshots: Sequence[int] | None, count: int) -> np.ndarray:
     """Which of `count` times keep a snapshot, sorted; all if not said."""
     if snapshots is None:
         return np.arange(count)
-    indices = np.asarray(snapshots).reshape(-1)
+    try:
+        indices = np.asarray(snapshots).reshape(-1)
+    except ValueError:  # a ragged list
+        indices = np.asarray([None])
     whole = indices.size == 0 or indices.dtype.kind in "iu"
     require(whole, "snapshots", "be a list of indices into ts", repr(snapshots))
     indices = indices.astype(int)

@@ -137,9 +137,9 @@ def simulate(
 
 def log_times(first: float, last: float, count: int) -> np.ndarray:
     """0 followed by `count` log-spaced times from `first` to `last`."""
-    require(0 < as_number(first, "first") < np.inf, "first", "be positive and finite", first)
-    require(first < as_number(last, "last") < np.inf, "last",
-            f"be finite and greater than first = {first:g}", last)  # fmt: skip
+    first, last = as_number(first, "first"), as_number(last, "last")
+    require(0 < first < np.inf, "first", "be positive and finite", first)
+    require(first < last < np.inf, "last", f"be finite and greater than first = {first:g}", last)
     as_whole(count, "count", 2)
     inner = np.geomspace(first, last, count)
     return np.concatenate([[0.0], inner])

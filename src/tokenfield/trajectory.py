@@ -1,6 +1,7 @@
 """Trajectory: what a run saved, how it ended, what it cost, and the inputs that made it."""
 
 import hashlib
+import operator
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
@@ -42,7 +43,10 @@ class Trajectory(eqx.Module):
     def tokens(self, k: int) -> Tokens:
         """The k-th saved snapshot; −1 is the last."""
         count = len(self.x)
-        inside = hasattr(k, "__index__") and np.ndim(k) == 0 and -count <= k < count
+        try:
+            inside = -count <= operator.index(k) < count
+        except TypeError:
+            inside = False
         require(inside, "k", f"be an index of the {count} snapshots", repr(k))
         return Tokens(self.x[k], self.weights)
 
@@ -50,7 +54,10 @@ class Trajectory(eqx.Module):
         """fn of every saved snapshot, stacked along a leading time axis."""
         require(callable(fn), "fn", "be a function of the tokens", repr(fn))
         require(len(self.snapshot_ts) > 0, "trajectory", "hold snapshots to be measured", "without any")
-        return np.stack([np.asarray(fn(self.tokens(k))) for k in range(len(self.snapshot_ts))])
+        rows = [as_numbers(fn(self.tokens(k)), "fn") for k in range(len(self.snapshot_ts))]
+        shapes = sorted({row.shape for row in rows})
+        require(len(shapes) == 1, "fn", "return the same shape at every time", f"returning {shapes}")
+        return np.stack(rows)
 
     def dataset(self) -> xr.Dataset:
         """The same as an xarray Dataset with the axes time, snapshot, token, dim."""
@@ -105,6 +112,16 @@ def load(path: str | Path) -> Trajectory:
 
 #: The arrays of a store that are known before the first step.
 FIXED = ("time", "snapshot", "weights")
+
+
+def as_numbers(value: Any, name: str) -> np.ndarray:
+    """What a function measured, as an array of real numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        array = np.asarray(None)
+    require(array.dtype.kind in "biuf", name, "return real numbers", f"returning {value!r}")
+    return array
 
 
 def fixed_arrays(ts: Any, snapshot_ts: Any, weights: Any) -> Mapping[str, Any]:

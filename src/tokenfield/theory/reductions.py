@@ -35,7 +35,7 @@ def equiangular(
     as_whole(n, "n", 2)
     lowest = -1 / (n - 1)
     require(lowest <= as_number(rho0, "rho0") < 1, "rho0", f"lie in [{lowest:.6g}, 1)", rho0)
-    _finite(beta, "beta")
+    _check_beta(beta)
     if flow == "unnormalised":  # tokens meet within times of e^{−β}
         most = LARGEST_EXPONENT
         require(
@@ -63,7 +63,8 @@ def two_tokens(rho0: float, rho1: float, beta: float) -> float:
     require(-1 < as_number(rho1, "rho1") < 1, "rho1", "lie in (−1, 1)", rho1)
     require(-1 < as_number(rho0, "rho0") <= rho1, "rho0", f"lie in (−1, rho1 = {rho1:g}]", rho0)
     most = LARGEST_EXPONENT / (1 - rho0)
-    require(_finite(beta, "beta") <= most, "beta", f"be at most {most:g} here, or the time overflows", beta)
+    _check_beta(beta)
+    require(beta <= most, "beta", f"be at most {most:g} here, or the time overflows", beta)
 
     def pace(rho: float) -> float:
         return (1 + np.exp(beta * (1 - rho))) / (2 * (1 - rho**2))
@@ -84,15 +85,20 @@ def poisson_order(ts: ArrayLike, r0: float, d: int) -> Float[np.ndarray, "times"
     if ts[-1] == 0:
         return np.full(len(ts), float(poisson_radius_order(r0, d)))
     radius = _solve(
-        lambda _, r: 0.5 * (1 - r**2) * poisson_radius_order(r, d), ts, [r0], 1e-12, 1e-14, f"r0 = {r0:g}"
+        lambda _, r: 0.5 * (1 - r**2) * _radius_order(r, d), ts, [r0], 1e-12, 1e-14, f"r0 = {r0:g}"
     )
-    return poisson_radius_order(radius[:, 0], d)
+    return _radius_order(radius[:, 0], d)
 
 
 def poisson_radius_order(r: ArrayLike, d: int) -> Float[np.ndarray, "..."]:
     """R = h_d(r) = (2(d−1)/d) r ₂F₁(1, 1−d/2; 1+d/2; r²) of the Poisson law of radius r; d = 2: R = r."""
     as_whole(d, "d", 2)
     r = np.asarray(as_real(r, "r"))
+    require(bool(np.all((r >= 0) & (r <= 1))), "r", "lie in [0, 1]", r)
+    return _radius_order(r, d)
+
+
+def _radius_order(r: np.ndarray, d: int) -> np.ndarray:
     return (2 * (d - 1) / d) * r * special.hyp2f1(1, 1 - d / 2, 1 + d / 2, r**2)
 
 
@@ -104,6 +110,8 @@ def lorentz(x0: ArrayLike, weights: ArrayLike, ts: ArrayLike) -> Float[np.ndarra
     ts, x0, weights = _times(ts), _points(x0), np.asarray(as_real(weights, "weights"))
     require(weights.shape == (len(x0),), "weights", f"have shape ({len(x0)},), one per token",
             f"of shape {weights.shape}")  # fmt: skip
+    law = bool(np.all(weights >= 0)) and abs(weights.sum() - 1) <= 1e-6
+    require(law, "weights", "be at least 0 and sum to 1", weights)
     size = x0.shape[1] + 1
     lifted = np.concatenate([np.ones((len(x0), 1)), x0], axis=1)
 
@@ -168,9 +176,8 @@ def _points(x0: ArrayLike) -> np.ndarray:
     return x0
 
 
-def _finite(value: float, name: str) -> float:
-    require(bool(np.isfinite(as_number(value, name))), name, "be finite", value)
-    return value
+def _check_beta(beta: float) -> None:
+    require(0 <= as_number(beta, "beta") < np.inf, "beta", "be at least 0 and finite", beta)
 
 
 def _times(ts: ArrayLike) -> np.ndarray:
