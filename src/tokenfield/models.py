@@ -192,6 +192,7 @@ class InteractionFlow(Model):
 
     def __init__(self, phi: Callable[[Array], Array], A: ArrayLike | Array):
         require(callable(phi), "phi", "be a JAX function of one number", repr(phi))
+        _refuse_untraceable(phi)
         self.phi = phi
         self.A = as_matrix(A, "A")
         if not is_traced(self.A):
@@ -230,6 +231,18 @@ def _spectral_norm(matrices: Float[Array, "heads d d"]) -> Float[Array, ""]:
     scaled = matrices / safe  # squares of 1e200 overflow
     squares = jnp.linalg.eigvalsh(jnp.swapaxes(scaled, 1, 2) @ scaled)
     return safe * jnp.sqrt(jnp.maximum(jnp.max(squares), 0.0))
+
+
+def _refuse_untraceable(phi: Callable[[Array], Array]) -> None:
+    """Find out before a run whether JAX can differentiate φ."""
+    try:
+        slope = jax.grad(lambda s: jnp.asarray(phi(s), dtype=jnp.float64))
+        jax.eval_shape(slope, jax.ShapeDtypeStruct((), jnp.float64))
+    except Exception as error:  # whatever the function or JAX says
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"`phi` must be a JAX function of one number that gives one number, but was {phi!r}: {reason}"
+        ) from error
 
 
 def _sum_over_heads(head: Callable[..., Array], matrices: tuple[Array, ...]) -> Array:

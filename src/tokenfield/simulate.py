@@ -23,11 +23,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
 from tokenfield.attention.direct import Sums
-from tokenfield.errors import InputError, RunError, as_number, is_traced, require
+from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require
 from tokenfield.models import Model
-from tokenfield.record import Measure, Record, describe, kept_indices
+from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
+from tokenfield.store import Checkpoint, as_path, refuse_occupied
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory, fingerprint, plain
 
@@ -91,10 +92,9 @@ def simulate(
     """
     times = as_real(ts, "ts")
     _check(model, tokens, times, solver)
-    measure = dict(measure or {})
-    require("x" not in measure, "measure", "not use the name of the snapshots", "'x'")
-    for name, fn in measure.items():
-        require(callable(fn), f"measure[{name!r}]", "be a function of the tokens", repr(fn))
+    measure = checked_measures(measure)
+    require(store is not None or not resume, "resume", "come with a store", repr(resume))
+    path = None if store is None else as_path(store, "store")
     if merge_angle is not None:
         require(
             0 < as_number(merge_angle, "merge_angle") < np.pi / 2,
@@ -106,7 +106,8 @@ def simulate(
     board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
     if is_traced(model, tokens, times):
-        require(merge_angle is None and store is None, "merge_angle", "not be used under jit", merge_angle)
+        require(merge_angle is None, "merge_angle", "not be used under jit", merge_angle)
+        require(store is None, "store", "not be used under jit", repr(store))
         return _traced(solver, field, tokens, times, snapshots, measure)
 
     inputs = describe(
@@ -118,19 +119,23 @@ def simulate(
         tokens={"n": tokens.n, "d": tokens.d}
         | {name: fingerprint(np.asarray(a)) for name, a in (("x", tokens.x), ("weights", tokens.weights))},
         ts=times,
-        snapshots=snapshots,
+        snapshots=None if snapshots is None else kept_indices(snapshots, len(times)),
         measure=sorted(measure),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
     run = _Run(solver, field, tokens, np.asarray(times), merge_angle, record, board)
-    if store is None:
-        run.start()
-    elif resume and Path(store).exists():
-        run.restore(record.reopen(Path(store)))
-    else:
-        record.create(Path(store), tokens, settings)
-        run.start()
     try:
+        if path is not None and resume and path.exists():
+            checkpoint = record.reopen(path)
+            if record.finished is not None:
+                return record.finished
+            run.restore(checkpoint)
+        elif path is not None:
+            refuse_occupied(path)
+            run.start()  # first, so that a model that fails leaves no empty store
+            record.create(path, tokens, settings)
+        else:
+            run.start()
         trajectory = run.go(progress)
     finally:
         record.close()
@@ -141,9 +146,10 @@ def simulate(
 
 def log_times(first: float, last: float, count: int) -> np.ndarray:
     """0 followed by `count` log-spaced times from `first` to `last`."""
+    first, last = as_number(first, "first"), as_number(last, "last")
     require(0 < first < np.inf, "first", "be positive and finite", first)
     require(first < last < np.inf, "last", f"be finite and greater than first = {first:g}", last)
-    require(count >= 2, "count", "be at least 2", count)
+    as_whole(count, "count", 2)
     inner = np.geomspace(first, last, count)
     return np.concatenate([[0.0], inner])
 
@@ -391,22 +397,31 @@ class _Run:
         sums = {"sums": json.dumps([self.board.describe(), self.used, self.reconsidered])}
         return {k: np.asarray(v) for k, v in (counts | floats | arrays | state | sums).items()}
 
-    def restore(self, saved: dict[str, np.ndarray] | None) -> None:
+    def restore(self, saved: Checkpoint | None) -> None:
         """Go on from a checkpoint, or from the start if there is none."""
         if saved is None:
             return self.start()
-        self.group, self.active = saved["group"], int(saved["active"])
-        self.restarts, self.seconds = int(saved["restarts"]), float(saved["seconds"])
-        self.merge_distance = float(saved["merge_distance"])
-        description, self.used, self.reconsidered = json.loads(str(saved["sums"]))
+        self.active, self.restarts = (int(saved.take(k, (), np.int64)) for k in ("active", "restarts"))
+        self.seconds, self.merge_distance = (
+            float(saved.take(k, (), np.float64)) for k in ("seconds", "merge_distance")
+        )
+        self.group = saved.take("group", (self.initial.n,), np.int64)
+        rows = np.size(saved.get("weights", 0))
+        weights = saved.take("weights", (rows,), np.float64)
+        inside = self.group.min() >= 0 and self.group.max() < self.active <= rows
+        saved.require(bool(inside), "has a `group` that points nowhere")
+        self.field = eqx.tree_at(lambda f: f.weights, self.field, jnp.asarray(weights))
+        description, self.used, self.reconsidered = saved.json("sums")
         self.board.restore(description)
         self.field = eqx.tree_at(lambda f: f.sums, self.field, self.board.sums, is_leaf=_is_sums)
-        self.field = eqx.tree_at(lambda f: f.weights, self.field, jnp.asarray(saved["weights"]))
-        x = jnp.zeros((len(saved["weights"]), self.initial.d))
+        x = jnp.zeros((rows, self.initial.d))
         like = eqx.filter_eval_shape(stepper.begin, self.solver, self.field, x, jnp.zeros(()))
         dense = stepper.zeros(like.dense)
         bare = eqx.tree_at(lambda s: s.dense, like, None)
-        leaves = [jnp.asarray(saved[f"state_{i}"]) for i in range(len(jax.tree.leaves(bare)))]
+        leaves = [
+            jnp.asarray(saved.take(f"state_{i}", leaf.shape, leaf.dtype))
+            for i, leaf in enumerate(jax.tree.leaves(bare))
+        ]
         bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
         self.state = eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
         return None

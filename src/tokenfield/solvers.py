@@ -171,7 +171,8 @@ class Adaptive(Solver):
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             require(0 <= value < np.inf, name, "be at least 0 and finite", value)
         require(self.tolerance >= 1e-14, "rtol", "leave rtol + atol at least 1e-14", self.tolerance)
-        require(self.method in METHODS, "method", f"be one of {', '.join(METHODS)}", repr(self.method))
+        known = isinstance(self.method, str) and self.method in METHODS
+        require(known, "method", f"be one of {', '.join(METHODS)}", repr(self.method))
 
     @property
     def tolerance(self) -> float:

@@ -153,7 +153,7 @@ class Switchboard:
     def _spare(self) -> int:
         far = self._far()
         keys = far.cells * far.order if isinstance(far, Merged) else self.n
-        return int(np.clip(SPARE_PAIRS / keys, 16, self.n))
+        return int(np.clip(SPARE_PAIRS / keys, 16, max(16, self.n // 8)))
 
     def _merged(self, tokens: Tokens) -> tuple[float, Merged]:
         """The cheapest cells for the present tokens, and their cost."""

@@ -20,6 +20,8 @@ from tokenfield.attention.direct import DIRECT, ExponentialSum, Sums
 from tokenfield.attention.radial import Radial
 from tokenfield.tokens import Tokens
 
+#: Least number of queries done again at a time.
+FIRST_TIER = 64
 #: Queries compared with the exact sum in an audit.
 AUDITED = 16
 
@@ -62,16 +64,26 @@ class Fast(Sums):
 
     def exponential(self, A: Float[Array, "d d"], x: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
         """Sums of w_j e^{⟨Aᵀx, y_j⟩}; `error` is the estimate for each row, NaN rows are beyond it."""
-        length, mass, total = self.expansion(A, x, tokens)
+        finite = jnp.all(jnp.isfinite(x @ A)) & jnp.all(jnp.isfinite(tokens.x))
+        # the NUFFT library must not see NaN as a place: it would write outside of its arrays
+        x, tokens = jax.tree.map(lambda a: jnp.where(finite, a, 0.0), (x, tokens))
+        length, mass, total = self.expansion(jnp.where(finite, A, 0.0), x, tokens)
+        mass = jnp.where(finite, mass, jnp.nan)
         error = lax.stop_gradient(self.absolute / jnp.maximum(mass, 1e-300))
-        far = error > self.tolerance
+        far = error > self.tolerance  # not where it is NaN
         safe = jnp.where(far, 1.0, mass)
         found = ExponentialSum(length + jnp.log(safe), total / safe[:, None], error)
-        return lax.cond(jnp.any(far), lambda: self._again(A, x, tokens, found, far), lambda: found)
+        # a few sizes of the second pass, each sixteen times the last, so that few far queries cost little
+        sizes = [0, *(min(FIRST_TIER * 16**k, self.spare) for k in range(_tiers(self.spare)))]
+        tier = jnp.searchsorted(jnp.array(sizes), jnp.sum(far))
+        again = [lambda size=size: self._again(A, x, tokens, found, far, size) for size in sizes[1:]]
+        return lax.switch(tier, [lambda: found, *again, again[-1]])
 
-    def _again(self, A: Array, x: Array, tokens: Tokens, found: ExponentialSum, far: Array) -> ExponentialSum:
-        """The rows marked as far, summed directly; NaN where they are more than fit."""
-        rows = jnp.nonzero(far, size=min(self.spare, len(far)), fill_value=len(far))[0]
+    def _again(
+        self, A: Array, x: Array, tokens: Tokens, found: ExponentialSum, far: Array, size: int
+    ) -> ExponentialSum:
+        """The rows marked as far, summed by other sums; NaN where they are more than `size`."""
+        rows = jnp.nonzero(far, size=min(size, len(far)), fill_value=len(far))[0]
         exact = self.far.exponential(A, x.at[rows].get(mode="clip"), tokens)
 
         def put(all_rows: Array, new: Array) -> Array:
@@ -79,6 +91,10 @@ class Fast(Sums):
             return jnp.where(marked, jnp.nan, all_rows).at[rows].set(new, mode="drop")
 
         return jax.tree.map(put, found, exact)
+
+
+def _tiers(spare: int) -> int:
+    return 1 + max(0, int(np.ceil(np.log(spare / FIRST_TIER) / np.log(16))))
 
 
 def audit(sums: Sums, A: Array, tokens: Tokens, turn: Array) -> Float[Array, ""]:
