@@ -12,6 +12,7 @@ jax.config.update("jax_enable_x64", True)
 from tokenfield import figures, initial, sphere, theory, weights  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
 from tokenfield.diagnostics.order import order_parameter  # noqa: E402
+from tokenfield.diagnostics.transport import wasserstein  # noqa: E402
 from tokenfield.errors import InputError, RunError  # noqa: E402
 from tokenfield.models import (  # noqa: E402
     HardmaxAttention,
@@ -34,7 +35,7 @@ __all__ = [
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
     # measurements, predictions, pictures
-    "order_parameter", "energy", "log_energy", "dissipation", "theory", "figures",
+    "order_parameter", "energy", "log_energy", "dissipation", "wasserstein", "theory", "figures",
     # trouble
     "InputError", "RunError",
 ]  # fmt: skip
