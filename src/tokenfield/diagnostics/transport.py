@@ -11,7 +11,7 @@ Weights are rounded numbers, so W_p^p is known to some 1e-15 of its greatest val
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from tokenfield.diagnostics.coupling import atoms, circle, scales
@@ -61,20 +61,20 @@ def wasserstein(mu: Tokens, nu: Tokens, p: float = 2, cost: str = "geodesic") ->
 
 
 def coupled_distance(
-    x: Float[ArrayLike | Array, "n d"],
-    y: Float[ArrayLike | Array, "n d"],
-    weights: Float[ArrayLike | Array, "n"] | None = None,
+    x: ArrayLike | Array,
+    y: ArrayLike | Array,
+    weights: ArrayLike | Array | None = None,
     p: float = 2,
     cost: str = "geodesic",
 ) -> float:
-    """(Σ w_i c(x_i, y_i)^p)^{1/p}: what it costs to move each x_i to its own y_i, so an upper bound of W_p."""
+    """(Σ w_i c(x_i, y_i)^p)^{1/p}: the cost of moving each x_i to its own y_i, an upper bound of W_p."""
     ground = _ground(p, cost)
-    x, y = Tokens(x, weights), Tokens(y, weights)
-    require(x.x.shape == y.x.shape, "y", f"have the shape of x, {x.x.shape}", f"of shape {y.x.shape}")
-    return ground.mean(ground.distance(np.asarray(x.x), np.asarray(y.x)), np.asarray(x.weights))
+    mu, nu = Tokens(x, weights), Tokens(y, weights)
+    require(mu.x.shape == nu.x.shape, "y", f"have the shape of x, {mu.x.shape}", f"of shape {nu.x.shape}")
+    return ground.mean(ground.distance(np.asarray(mu.x), np.asarray(nu.x)), np.asarray(mu.weights))
 
 
-def _between(mu: Law, nu: Law, cost: Cost) -> Transport:
+def _between(mu: Law, nu: Law, cost: Cost, pairs: int = PAIRS, coarse: int = scales.COARSE) -> Transport:
     """The first method that applies, from cheap to dear."""
     if len(mu.w) < len(nu.w):
         mu, nu = nu, mu
@@ -93,12 +93,13 @@ def _between(mu: Law, nu: Law, cost: Cost) -> Transport:
         return _exact(plan, mu, nu, cost, "two atoms, tokens sorted by difference of costs")
     if m <= FEW and n > 20 * FEW and n * m <= ENTRIES:
         bounds, method = atoms.to_few_atoms(mu, nu, cost), f"tokens shared out among {m} atoms"
-    elif n * m <= PAIRS:
+    elif n * m <= pairs:
         bounds, method = atoms.by_program(mu, nu, cost), "linear program over all pairs"
     else:
-        bounds, method = scales.by_scales(mu, nu, cost), "linear programs scale by scale"
+        bounds, method = scales.by_scales(mu, nu, cost, coarse), "linear programs scale by scale"
     upper = min(cost.of_plan(bounds.plan, mu, nu), known.upper)
-    return _bracket(upper, max(bounds.lower, known.lower), method)
+    means = float(np.linalg.norm(mu.w @ mu.x - nu.w @ nu.x))  # |∫x dμ − ∫y dν| ≤ W1 ≤ W_p, chords ≤ angles
+    return _bracket(upper, max(bounds.lower, known.lower, means), method)
 
 
 def _on_the_circle(mu: Law, nu: Law, cost: Cost) -> Transport:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import coo_matrix
 
+from tokenfield.diagnostics.coupling.cells import cell_starts, halved, merged
 from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, cumulated, monotone
 
 #: Pivots allowed to one linear program: in effect as many as it takes.
@@ -73,22 +74,33 @@ def by_program(mu: Law, nu: Law, cost: Cost) -> Bounds:
     return Bounds(best, cost.root(lower))
 
 
-def to_few_atoms(mu: Law, nu: Law, cost: Cost, active: int = 4000) -> Bounds:
+def to_few_atoms(mu: Law, nu: Law, cost: Cost, active: int = 2000) -> Bounds:
     """Many tokens, few atoms: a program over the undecided tokens only.
 
     With prices g of the atoms a token goes where c^p − g is least. Tokens for which the second best
     atom is much worse are settled; the program shares out the rest and gives better prices. The
-    lower bound ∫min_j(c^p − g_j) dμ + ∫g dν says when nothing is left to gain.
+    lower bound ∫min_j(c^p − g_j) dμ + ∫g dν says when nothing is left to gain. The first prices are
+    those of the tokens merged into fewer, in the same way.
     """
+    plan, lower, _ = _shared_out(mu, nu, cost, active)
+    return Bounds(plan, cost.root(lower))
+
+
+def _shared_out(mu: Law, nu: Law, cost: Cost, active: int) -> tuple[Plan, float, np.ndarray]:
+    """Plan, lower bound of W^p and prices."""
     matrix = cost.matrix(mu.x, nu.x)
-    sample = np.linspace(0, len(mu.w) - 1, min(len(mu.w), 1000)).astype(int)
-    start = dense_program(mu.w[sample] / mu.w[sample].sum(), nu.w, matrix[sample])
-    g, best, value, lower = start.g, None, np.inf, 0.0
+    if len(mu.w) <= active:
+        solved = dense_program(mu.w, nu.w, matrix)
+        return solved.plan, dual_value(mu.w, np.min(matrix - solved.g, axis=1), nu.w, solved.g), solved.g
+    order = halved(mu.x)
+    cells = merged(Law(mu.x[order], mu.w[order]), cell_starts(len(order), len(order) // 4))
+    g = _shared_out(Law(cells.x, cells.w), nu, cost, active)[2]
+    best, value, lower = None, np.inf, 0.0
     for _ in range(30):
         reduced = matrix - g
         two = np.partition(reduced, 1, axis=1)[:, :2]
         lower = max(lower, dual_value(mu.w, two[:, 0], nu.w, g))
-        if value - lower <= OPTIMAL * value or active > 2 * len(mu.w):
+        if active > 2 * len(mu.w) or (best is not None and value - lower <= OPTIMAL * value):
             break
         home = np.argmin(reduced, axis=1)
         order = np.argsort(two[:, 1] - two[:, 0])
@@ -110,7 +122,7 @@ def to_few_atoms(mu: Law, nu: Law, cost: Cost, active: int = 4000) -> Bounds:
             active *= 2
     if best is None:
         best = dense_program(mu.w, nu.w, matrix).plan
-    return Bounds(best, cost.root(lower))
+    return best, lower, g
 
 
 def dense_program(a: np.ndarray, b: np.ndarray, matrix: np.ndarray) -> Program:

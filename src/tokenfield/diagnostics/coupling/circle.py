@@ -13,12 +13,12 @@ found by the sign of the slope.
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, cumulated, monotone
 
 #: The search for α ends when C is known to this fraction, or α to rounding.
-RELATIVE, ROUNDING = 1e-16, 2e-16
+RELATIVE, ROUNDING = 1e-17, 2e-16
 
 Convex = Callable[[np.ndarray], np.ndarray]
 
@@ -57,7 +57,7 @@ def _envelope(p: float) -> tuple[Convex, float]:
 
     # the arc of inflexion has (p − 1) cos²(t/2) = sin²(t/2); there the tangent passes above the end
     bend = 2 * np.arctan(np.sqrt(p - 1))
-    last = float(brentq(miss, 0.0, bend, xtol=1e-15)) if p > 1 and miss(bend) < 0 else 0.0
+    last = root_scalar(miss, bracket=(0.0, bend), xtol=1e-15).root if p > 1 and miss(bend) < 0 else 0.0
     rise = (2**p - chord(last)) / (np.pi - last)
 
     def envelope(t):
@@ -98,24 +98,26 @@ def _winding(angle: np.ndarray, mass: np.ndarray, image: np.ndarray, gain: np.nd
         at = wound(mass + alpha, "right")
         return float(np.sum(h(np.abs(angle - at)) - h(np.abs(following - at))))
 
-    def size(alpha: float) -> float:  # C(α) by its midpoints: only the scale of the stopping rule
+    def size(alpha: float) -> float:  # C(α) by one point for each token: its size, for the stopping rule
         return float(np.sum(width * h(np.abs(angle - wound(mass - width / 2 + alpha, "left")))))
 
     low, high = -2.0, 2.0
     falls, rises = slope(low), slope(high)
-    scale = 0.0
+    scale = np.inf
     for step in range(200):
-        if high - low <= ROUNDING or min(-falls, rises) * (high - low) <= RELATIVE * scale:
+        best = low if -falls < rises else high
+        missing = min(-falls, rises) * (high - low)  # C(best) is at most this far from its minimum
+        if high - low <= ROUNDING:
+            break
+        if missing <= RELATIVE * scale and missing <= RELATIVE * (scale := size(best)):
             break
         middle = (low + high) / 2
-        if step % 3 and rises > falls:  # the secant, and every third time the middle
-            middle = min(max(low + (high - low) * falls / (falls - rises), low), high)
-            middle += np.sign((low + high) / 2 - middle) * 0.01 * min(middle - low, high - middle)
+        if step % 3:  # two secants, drawn a little to the middle, then one bisection
+            secant = low + (high - low) * falls / (falls - rises)
+            middle = min(max(secant + 0.01 * (middle - secant), low), high)
         found = slope(middle)
         if found < 0:
             low, falls = middle, found
         else:
             high, rises = middle, found
-        if step % 8 == 7:
-            scale = size(middle)
-    return low if -falls < rises else high
+    return best
