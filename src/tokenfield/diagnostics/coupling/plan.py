@@ -87,7 +87,7 @@ def monotone(first: np.ndarray, second: np.ndarray) -> Plan:
 
     Partial sums that agree up to `SAME_MASS` are made equal, so that no sliver of rounding is moved.
     """
-    second = _snapped(second, first)
+    second = _snapped(second, np.append(0.0, first))
     edges = np.union1d(first, second)
     mass = np.diff(edges, prepend=0.0)
     i, j = np.searchsorted(first, edges), np.searchsorted(second, edges)

@@ -69,7 +69,7 @@ def excess(mu: Law, nu: Law, dual: Dual, cost: Cost, pairs: int, ignored: float)
         bound = a.top[i] + b.top[j] - near**cost.p
         over = bound > ignored
         i, j = i[over], j[over]
-        if looked > pairs:
+        if looked >= pairs:
             np.maximum.at(worst[depth], i, bound[over])
         elif depth == len(left) - 1:
             looked += len(i) * points.index.shape[1] * others.index.shape[1]
