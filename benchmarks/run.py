@@ -12,9 +12,10 @@ import direct_sums
 import long_times
 import memory
 import scaling
+import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, scaling, memory, long_times)
+TOPICS = (direct_sums, scaling, memory, long_times, transport)
 RESULTS = Path(__file__).parent / "results.md"
 
 
