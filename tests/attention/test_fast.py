@@ -126,10 +126,11 @@ def test_harmonic_estimates_hold_on_adversarial_clouds(kind, name, log_beta, key
 @pytest.mark.parametrize("d", [2, 3])
 def test_merged_sums_keep_relative_accuracy_wherever_queries_look(d, beta):
     """Two narrow clusters and B that turns every query away from them."""
-    parts = [tkf.initial.cap(2000, c, 2 / (1 + beta), k) for k, c in enumerate((np.eye(d)[0], np.eye(d)[1]))]
+    angle = min(0.1, 2 / (1 + beta))
+    parts = [tkf.initial.cap(2000, c, angle, k) for k, c in enumerate((np.eye(d)[0], np.eye(d)[1]))]
     tokens = tkf.initial.mixture(parts, [0.2, 0.8])
     for B in (-np.eye(d), np.diag([0.5, 2.0, 1.0][:d]), np.diag([1.0, 0.0, 0.0][:d])):
-        for plan in merged.plans(np.asarray(tokens.x), beta * np.linalg.norm(B, 2), 1e-8)[:3]:
+        for plan in merged.plans(np.asarray(tokens.x), beta * np.linalg.norm(B, 2), 1e-8)[:2]:
             assert not kept(plan, beta * B, tokens).any()
             few = plan.exponential(jnp.asarray(beta * B), tokens.x[:50], tokens)
             exact = DIRECT.exponential(jnp.asarray(beta * B), tokens.x[:50], tokens)
@@ -197,7 +198,8 @@ def test_gradients_of_fast_sums(d):
     tokens = cloud("uniform", n, d, 3)
 
     def f(sums, A, x, w):
-        found = sums.exponential(A, x, tkf.Tokens(x, w))
+        tokens = tkf.Tokens(x, w)
+        found = sums.exponential(A, tokens.x, tokens)  # on the sphere: the expansions see directions only
         return jnp.sum(c * found.mean) + jnp.sum(found.log_mass)
 
     grad = jax.jit(jax.grad(f, argnums=(1, 2, 3)))

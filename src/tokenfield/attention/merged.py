@@ -167,8 +167,11 @@ def _basis(place: Float[Array, "n e"], order: int) -> Float[Array, "n P"]:
 
 
 def truncation(width: float, order: int) -> float:
-    """Relative error of interpolating e^{q} over a cell: queries see keys across the whole sphere."""
-    return float(4 * special.iv(order, width) * np.exp(width) + 1e-14)
+    """Relative error of interpolating over a cell: of the exponential, for queries that see keys across the
+    whole sphere, and of the chart, whose singularities lie at distance 1.
+    """
+    chart = 4 * width * (LARGEST_SIDE / 4) ** order
+    return float(4 * special.iv(order, width) * np.exp(width) + chart + 1e-14)
 
 
 def order_for(width: float, tolerance: float) -> int:
