@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 import direct_sums
+import fast_sums
 import long_times
 import memory
 import scaling
+import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, scaling, memory, long_times)
+TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport)
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -78,6 +78,19 @@ def test_mistakes_are_one_sentence_on_standard_error(arguments, words, tmp_path)
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["case.jpg", "case", "case.tar.gz"])
+def test_a_figure_that_cannot_be_written_is_refused_before_the_run(name, case, tmp_path):
+    done = tokenfield("simulate", case, "--figure", tmp_path / name, "--out", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "`path` must end in .png, .pdf, .svg, .gif or .mp4, but was" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_endings_may_be_capitals():
+    assert figures.is_film("a.GIF")
+    assert not figures.is_film("b/a.PNG")
+
+
 def test_help_names_every_command():
     shown = tokenfield("--help").stdout
     for word in ("demo", "simulate", "info"):

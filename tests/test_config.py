@@ -122,8 +122,16 @@ def wrong(path, value):
         (wrong("times.at", [0, 1]), "`times` must hold either at or stop, but holds both"),
         (wrong("times.spacing", "log"), "`times` must hold first exactly if spacing is 'log'"),
         (wrong("run", {"measure": ["energi"]}), "`run.measure.0` must be 'order_parameter', 'energy' or 'mean'"),
-        (wrong("run", {"summation": "fast"}), "`run.summation` must be 'auto' or 'direct', but was 'fast'"),
+        (wrong("run", {"summation": "fast"}), "`run.summation` must be 'auto', 'direct', 'circle', 'harmonic' or 'merged', but was 'fast'"),
         (wrong("times", None), "`times` must be given, but is missing"),
+        (wrong("times", {"spacing": "log", "first": 0.1, "stop": 10.0, "count": 2}),
+         "`times` must hold a count of at least 3 if spacing is 'log', but holds 2"),
+        (wrong("weights.V", {"diag": [1.0, 2.0], "heads": 2}),
+         "`weights.V` must hold heads only beside gaussian, goe, wishart, spectrum, but holds it beside diag"),
+        (wrong("weights.V", {"identity": 2, "heads": 2}), "`weights.V` must hold heads only beside"),
+        (wrong("weights.B", {"rows": [[1.0, 0.0], [0.0, 1.0]], "heads": 2}), "`weights.B` must hold heads only"),
+        (wrong("weights.V", {"identity": -1}), "`identity` must be a whole number, at least 2, but was -1"),
+        (wrong("weights", {"identity": -1}), "`identity` must be a whole number, at least 2, but was -1"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence(change, sentence):

@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
+import tokenfield as tkf
 from tokenfield import discs, figures
 from tokenfield.errors import InputError
 from tokenfield.initial import mixture, uniform
@@ -374,3 +375,19 @@ class TestSave:
 
 def test_no_window_system_is_touched():
     assert "pyplot" not in Path(figures.__file__).read_text()
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (lambda: figures.snapshot(np.eye(2)), "`tokens` must be a Tokens, but was ndarray"),
+        (lambda: figures.small_multiples(None), "`trajectory` must be a Trajectory, but was NoneType"),
+        (lambda: figures.animation("run"), "`trajectory` must be a Trajectory, but was str"),
+        (lambda: figures.save(figures.snapshot(tkf.Tokens(np.eye(2))), None), "`path` must be a path"),
+        (lambda: figures.is_film(3), "`path` must be a path, but was 3"),
+        (lambda: tkf.order_parameter(np.eye(2)), "`tokens` must be a Tokens, but was ndarray"),
+    ],
+)
+def test_other_things_than_tokens_and_runs_are_refused(bad, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        bad()

@@ -1,5 +1,7 @@
 """Initial laws: reproducible, of the right distribution, quadrature of the right accuracy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
@@ -50,6 +52,40 @@ def test_cap_is_uniform_within_its_angle(d, angle):
     assert stats.kstest(theta[:2000], cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize(("d", "angle"), [(512, 0.01), (512, 0.3), (4096, 1e-3), (4096, 1.0), (300, 1e-3)])
+def test_cap_in_many_dimensions(d, angle):
+    """The cap's share of the sphere underflows; the law of the angle within it is that of its density."""
+    tokens = initial.cap(3000, np.eye(d)[0], angle, 3)
+    x = np.asarray(tokens.x)
+    theta = np.arctan2(np.linalg.norm(x[:, 1:], axis=1), x[:, 0])
+    assert theta.max() <= angle * (1 + 1e-12)
+    assert theta.min() > 0
+    width = np.tan(angle) / (d - 2)  # the density falls by e over this much
+
+    def density(s):  # of (angle − θ)/width
+        return np.exp((d - 2) * (np.log(np.sin(angle - width * s)) - np.log(np.sin(angle))))
+
+    edges = np.linspace(0, min(60.0, angle / width * (1 - 1e-9)), 4001)
+    pieces = [integrate.fixed_quad(density, a, b, n=5)[0] for a, b in pairwise(edges)]
+    mass = np.concatenate([[0], np.cumsum(pieces)])
+    assert stats.kstest((angle - theta) / width, lambda s: np.interp(s, edges, mass / mass[-1])).pvalue > 1e-3
+    np.testing.assert_array_equal(x, initial.cap(3000, np.eye(d)[0], angle, 3).x)
+    # across the axis the tokens are spread evenly: the mean of unit vectors is of length about 1/√n
+    across = x[:, 1:] / np.linalg.norm(x[:, 1:], axis=1, keepdims=True)
+    assert np.linalg.norm(across.mean(axis=0)) < 1.5 / np.sqrt(3000)
+
+
+@pytest.mark.parametrize("angle", [1e-3, 1.0, np.pi])
+def test_cap_in_space_is_uniform_in_height(angle):
+    """Archimedes; both ways of drawing agree with it."""
+    for smallest in (initial.SMALLEST_SHARE, 2.0 if angle < 1.5 else 0.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(initial, "SMALLEST_SHARE", smallest)
+            x = np.asarray(initial.cap(5000, [0, 0, 1.0], angle, 1).x)
+        half = np.arctan2(np.linalg.norm(x[:, :2], axis=1), x[:, 2]) / 2
+        assert stats.kstest(np.sin(half) ** 2 / np.sin(angle / 2) ** 2, "uniform").pvalue > 1e-3
+
+
 @pytest.mark.parametrize("d", [2, 3, 5])
 def test_poisson_quadrature_has_the_order_parameter_of_the_density(d):
     """R against the integral of the stated density, not against our own formula for it."""
@@ -87,6 +123,11 @@ def test_circle_density_is_spectrally_accurate():
     for k in (1, 2, 5):
         expected = special.iv(k, 3.0) / special.iv(0, 3.0)
         np.testing.assert_allclose(np.sum(tokens.weights * z**k), expected, atol=1e-14)
+
+
+def test_a_density_may_be_an_indicator():
+    tokens = initial.circle_density(lambda t: t < np.pi, 8)
+    np.testing.assert_array_equal(tokens.weights, [0.25] * 4 + [0] * 4)
 
 
 def test_sphere_density_integrates_polynomials_exactly():
@@ -133,6 +174,19 @@ def test_mixture_adds_laws():
         (lambda: initial.sphere_density(lambda x: x[:, 0] * np.nan, 9), "`f` must be finite"),
         (lambda: initial.mixture([tkf.Tokens(np.eye(2))], [0.5]), "`masses` must be at least 0 and sum to 1"),
         (lambda: initial.mixture([tkf.Tokens(np.eye(2)), tkf.Tokens(np.eye(3))], [0.5, 0.5]), "`parts` must"),
+        (lambda: initial.mixture(None, [1.0]), "`parts` must be a list of Tokens, but was None"),
+        (lambda: initial.mixture([np.eye(2)], [1.0]), "`parts` must be a list of Tokens"),
+        (lambda: initial.mixture([tkf.Tokens(np.eye(2))], [[1.0], [1.0, 2.0]]), "`masses` must be an array"),
+        (lambda: initial.circle_density(3, 9), "`f` must be a function of an array of points, but was 3"),
+        (lambda: initial.circle_density(lambda t: t[:2], 9), r"`f` must give one number for each of the 9 points"),
+        (lambda: initial.circle_density(lambda t: "a", 9), r"`f\(...\)` must be an array of real numbers"),
+        (lambda: initial.sphere_density(None, 9), "`f` must be a function of an array of points, but was None"),
+        (lambda: initial.sphere_density(lambda x: x, 9), "`f` must give one number for each"),
+        (lambda: initial.zonal_density(None, [0, 1.0], 9), "`profile` must be a function"),
+        (lambda: initial.zonal_density(lambda t: t[:, None], [0, 0, 1.0], 9), "`profile` must give one number"),
+        (lambda: initial.zonal_density(lambda t: -t, [0, 0, 1.0], 9), "`profile` must be finite, at least 0"),
+        (lambda: initial.von_mises_fisher(5, [[1.0], [1.0, 2.0]], 1.0, 0), "`mean` must be an array of real"),
+        (lambda: initial.poisson(5, [[1.0], [1.0, 2.0]]), "`w` must be an array of real"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(bad, sentence):

@@ -226,21 +226,75 @@ def test_fixed_steps_that_blow_up_stop_too():
         ({"tokens": np.eye(2)}, "`tokens` must be a Tokens, but was ndarray"),
         ({"model": "softmax"}, "`model` must be a Model, but was str"),
         ({"solver": "rk4"}, "`solver` must be a Solver, but was str"),
-        ({"summation": "fast"}, "`summation` must be one of 'auto', 'direct', but was 'fast'"),
+        (
+            {"summation": "fast"},
+            "`summation` must be one of 'auto', 'direct', 'circle', 'harmonic', 'merged', but was 'fast'",
+        ),
         ({"snapshots": "all"}, "`snapshots` must be a list of indices into ts, but was 'all'"),
+        ({"snapshots": [[0], [0, 1]]}, "`snapshots` must be a list of indices into ts"),
         ({"snapshots": [0.5]}, "`snapshots` must be a list of indices into ts"),
+        ({"summation": ["auto"]}, "`summation` must be one of 'auto', 'direct', 'circle'"),
         ({"merge_angle": "small"}, "`merge_angle` must be a number, but was 'small'"),
         ({"measure": {"a": 3}}, r"`measure\['a'\]` must be a function of the tokens, but was 3"),
         ({"snapshots": [5]}, r"`snapshots` must be indices of the 2 times, but was \[5\]"),
         ({"tokens": tkf.Tokens(np.eye(3))}, "`tokens` must have the dimension 2 of the model, but was 3"),
         ({"merge_angle": -1.0}, r"`merge_angle` must lie between 0 and π/2, but was -1.0"),
-        ({"measure": {"x": tkf.order_parameter}}, "`measure` must not use the name of the snapshots"),
+        (
+            {"measure": {"x": tkf.order_parameter}},
+            "`measure` must not use the names x, time, .*, but was 'x'",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(change, sentence):
     arguments = {"model": identity(2), "tokens": tkf.Tokens(np.eye(2)), "ts": [0, 1.0]} | change
     with pytest.raises(tkf.InputError, match="^" + sentence):
         tkf.simulate(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        (("a", 1, 5), "`first` must be a number, but was 'a'"),
+        ((0, 1, 5), "`first` must be positive and finite, but was 0"),
+        ((1, None, 5), "`last` must be a number, but was None"),
+        ((1, 1, 5), "`last` must be finite and greater than first = 1, but was 1"),
+        ((1, 2, 3.5), "`count` must be a whole number, at least 2, but was 3.5"),
+        ((1, 2, 1), "`count` must be a whole number, at least 2, but was 1"),
+    ],
+)
+def test_bad_log_times_are_one_sentence(times, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        tkf.log_times(*times)
+
+
+@pytest.mark.parametrize("name", ["store", "merge_angle"])
+def test_what_does_not_go_under_jit_is_named(name, tmp_path):
+    value = {"store": tmp_path / "run", "merge_angle": 0.1}[name]
+
+    def last(beta):
+        return tkf.simulate(identity(2, beta), tkf.Tokens(np.eye(2)), [0, 1.0], **{name: value}).x[-1]
+
+    with pytest.raises(tkf.InputError, match=f"^`{name}` must not be used under jit, but was"):
+        jax.jit(last)(1.0)
+
+
+def test_snapshots_that_are_not_there():
+    run = tkf.simulate(identity(2), tkf.Tokens(np.eye(2)), [0, 1.0], snapshots=[])
+    with pytest.raises(
+        tkf.InputError, match="^`trajectory` must hold snapshots to be measured, but was without"
+    ):
+        run.measure(tkf.order_parameter)
+    with pytest.raises(tkf.InputError, match="^`k` must be an index of the 0 snapshots, but was 0"):
+        run.tokens(0)
+    run = tkf.simulate(identity(2), tkf.Tokens(np.eye(2)), [0, 1.0])
+    for bad in (2, -3, 0.5, "a", None, [0], int):
+        with pytest.raises(tkf.InputError, match="^`k` must be an index of the 2 snapshots, but was"):
+            run.tokens(bad)
+    with pytest.raises(tkf.InputError, match="^`fn` must be a function of the tokens, but was None"):
+        run.measure(None)
+    with pytest.raises(tkf.InputError, match="^`fn` must return real numbers, but was returning None"):
+        run.measure(lambda tokens: None)
+    assert run.tokens(np.int64(-1)).n == run.tokens(jnp.asarray(1)).n == 2
 
 
 def test_progress_can_be_shown_and_switched_off(capsys):

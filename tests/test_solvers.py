@@ -154,6 +154,7 @@ def test_saved_times_of_the_high_order_method_have_its_accuracy():
     [
         (lambda: tkf.Layers("thin"), "`step` must be a number, but was 'thin'"),
         (lambda: tkf.Adaptive(rtol=None), "`rtol` must be a number, but was None"),
+        (lambda: tkf.Adaptive(method=["tsit5"]), "`method` must be one of tsit5"),
         (lambda: tkf.Layers(0), "`step` must be positive and finite, but was 0"),
         (lambda: tkf.RungeKutta4(np.nan), "`step` must be positive and finite, but was nan"),
         (lambda: tkf.Adaptive(rtol=-1), "`rtol` must be at least 0 and finite, but was -1"),

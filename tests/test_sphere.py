@@ -47,6 +47,30 @@ def test_distance_keeps_its_digits_near_0_and_pi(angle):
     assert float(sphere.distance(jnp.array([1.0, 0.0]), jnp.asarray(y))) == pytest.approx(angle, rel=1e-12)
 
 
+@pytest.mark.parametrize("d", [2, 3, 7])
+def test_log_at_the_antipode(d):
+    """Any tangent vector of length π leads there."""
+    x = jnp.concatenate([tkf.initial.uniform(20, d, 0).x, jnp.eye(d), -jnp.eye(d)])
+    v = sphere.log(x, -x)
+    np.testing.assert_allclose(jnp.linalg.norm(v, axis=1), np.pi, rtol=1e-15)
+    rounding = 4 * np.pi * np.finfo(float).eps  # of numbers as great as π
+    np.testing.assert_allclose(jnp.sum(x * v, axis=1), 0, atol=rounding)
+    np.testing.assert_allclose(sphere.exp(x, v), -x, atol=rounding)
+
+
+@pytest.mark.parametrize("gap", [1e-3, 1e-7, 1e-10, 1e-13])
+def test_log_near_the_antipode_keeps_its_direction(gap):
+    """y = −x turned by `gap` along w: log is −(π−gap)w, and x + y has all the digits."""
+    x, w = jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 0.6, 0.8])
+    with mpmath.workdps(40):
+        y = jnp.asarray([-float(mpmath.cos(gap)), *(float(mpmath.sin(gap) * c) for c in (0.6, 0.8))])
+    np.testing.assert_allclose(sphere.log(x, y), (np.pi - gap) * w, rtol=1e-14, atol=1e-15)
+    rotate = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    turned = sphere.log(jnp.asarray(rotate @ x), jnp.asarray(rotate @ y))
+    np.testing.assert_allclose(turned, (np.pi - gap) * (rotate @ w), atol=1e-15 / gap + 1e-14)
+    np.testing.assert_allclose(turned @ (rotate @ x), 0, atol=1e-13)
+
+
 def test_exp_has_a_gradient_at_rest():
     x = jnp.array([1.0, 0.0, 0.0])
     jacobian = jax.jacobian(lambda v: sphere.exp(x, v))(jnp.zeros(3))

@@ -110,3 +110,26 @@ def test_merge_handles_tokens_of_weight_zero_and_exact_duplicates():
 def test_merge_refuses_odd_angles(angle):
     with pytest.raises(tkf.InputError, match="`angle` must lie between 0 and π/2, but was"):
         tkf.Tokens(np.eye(2)).merge(angle)
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (lambda t: t.merge("a"), "`angle` must be a number, but was 'a'"),
+        (lambda t: t.merge(None), "`angle` must be a number, but was None"),
+        (lambda t: t.push(None), "`f` must be a map of rows, but was None"),
+        (
+            lambda t: t.push(lambda x: x[:1]),
+            r"`f` must give 2 rows for 2 tokens, but was giving the shape \(1, 2\)",
+        ),
+        (
+            lambda t: t.push(lambda x: x[0]),
+            r"`f` must give 2 rows for 2 tokens, but was giving the shape \(2,\)",
+        ),
+        (lambda t: t.push(lambda x: "a"), r"`f\(x\)` must be an array of real numbers"),
+        (lambda t: t.push(lambda x: 2 * x), "`x` must have rows of norm 1"),
+    ],
+)
+def test_bad_moves_are_one_sentence(bad, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        bad(tkf.Tokens(np.eye(2)))

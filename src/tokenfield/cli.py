@@ -12,7 +12,7 @@ from tokenfield import config, figures, store
 from tokenfield.errors import InputError, RunError
 from tokenfield.papers import low_temperature
 from tokenfield.simulate import simulate as run_simulation
-from tokenfield.trajectory import Trajectory
+from tokenfield.trajectory import FIXED, Trajectory
 
 app = typer.Typer(
     help="Tokens of deep transformers as particles on the sphere: simulate them, measure them, look at them.",
@@ -61,12 +61,12 @@ def simulate(
     same command with --resume continues it to the same result.
     """
     arguments = config.read(settings).arguments()
+    film = figure is not None and figures.is_film(figure)
     target = out or Path("out") / settings.stem
     trajectory = run_simulation(**arguments, store=target, resume=resume, progress=not quiet, strict=False)
     console.print(_summary(trajectory, target))
     if figure is not None and len(trajectory.x):
-        moving = figure.suffix in (".gif", ".mp4")
-        figures.save(figures.animation(trajectory) if moving else figures.small_multiples(trajectory), figure)
+        figures.save(figures.animation(trajectory) if film else figures.small_multiples(trajectory), figure)
         console.print(f"figure: {figure}", highlight=False)
     if not trajectory.complete:
         raise RunError(trajectory.status)
@@ -76,10 +76,11 @@ def simulate(
 def info(path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run.")]) -> None:
     """Say what a stored run is, how far it got, what it cost, and what made it."""
     manifest = store.read_manifest(path)
+    store.check_data(path, manifest["written"], FIXED)
     table = Table("", "", title=str(path), show_header=False)
     status = manifest.get("status", "interrupted or still running; --resume goes on")
     table.add_row("status", status)
-    table.add_row("times reached", f"{manifest['reached']} of {len(manifest['inputs']['ts'])}")
+    table.add_row("times reached", f"{manifest['reached']} of {_asked(manifest)}")
     for name, count in manifest["written"].items():
         table.add_row(f"records of {name}", str(count))
     for section in ("model", "solver", "tokens", "merge_angle"):
@@ -88,6 +89,16 @@ def info(path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run
         table.add_row(name, _short(value))
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
     console.print(table)
+
+
+def _asked(manifest: dict[str, Any]) -> int:
+    """How many times the run was asked for; many are kept as shape and hash only."""
+    match manifest["inputs"].get("ts"):
+        case list(ts):
+            return len(ts)
+        case {"shape": [int(count)]}:
+            return count
+    return manifest["reached"]
 
 
 def _summary(trajectory: Trajectory, path: Path) -> Table:

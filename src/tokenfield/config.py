@@ -48,6 +48,7 @@ class Config(Section):
             "ts": self.times.build(),
             "solver": self.solver.build(),
             "summation": self.run.summation,
+            "summation_tolerance": self.run.summation_tolerance,
             "snapshots": self.run.snapshots,
             "merge_angle": self.run.merge_angle,
             "measure": {name: self._measure(name) for name in self.run.measure},

@@ -10,6 +10,9 @@ from typing import Any
 import jax
 import jax.core
 
+#: Letters of a value that an error shows.
+LONGEST_VALUE = 200
+
 
 class InputError(ValueError):
     """An argument that cannot be used; the message names it, its value and what it must be."""
@@ -26,7 +29,13 @@ class RunError(RuntimeError):
 def require(holds: bool, name: str, must: str, value: object) -> None:
     """Raise "`name` must ..., but was value" unless the condition holds."""
     if not holds:
-        raise InputError(f"`{name}` must {must}, but was {value}")
+        raise InputError(f"`{name}` must {must}, but was {_short(value)}")
+
+
+def _short(value: object) -> str:
+    """The value on one line, and not a page of numbers."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + " …"
 
 
 def as_number(value: Any, name: str) -> float:
@@ -40,6 +49,11 @@ def as_whole(value: Any, name: str, least: int) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     require(whole and int(value) >= least, name, f"be a whole number, at least {least}", repr(value))
     return int(value)
+
+
+def require_kind(value: object, kind: type, name: str) -> None:
+    """Raise "`name` must be a Kind, but was ..." unless the value is of this class."""
+    require(isinstance(value, kind), name, f"be a {kind.__name__}", type(value).__name__)
 
 
 def is_traced(*values: object) -> bool:

@@ -26,7 +26,8 @@ from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
 
 from tokenfield.discs import Discs, gather, radius
-from tokenfield.errors import InputError, require
+from tokenfield.errors import InputError, as_number, require, require_kind
+from tokenfield.store import as_path
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory
 
@@ -57,6 +58,8 @@ DASHES = ("-", (0, (7, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5,
 PREDICTED = (("#000000", (0, (3, 2))), ("#777777", (0, (3, 2))), ("#000000", (0, (2, 4))),
              ("#777777", (0, (2, 4))))  # fmt: skip
 
+#: Endings that `save` writes.
+STILLS, FILMS = (".png", ".pdf", ".svg"), (".gif", ".mp4")
 #: Beyond this many, discs are pixels, not paths, in PDF and SVG.
 RASTER = 2_000
 #: Azimuth and elevation, in degrees, from which a sphere is seen.
@@ -103,6 +106,7 @@ def snapshot(
     The diamond at the end of a line from the centre is the mean ∫x dμ. Of more than 20,000 discs the
     heavy ones and an even choice of the others are drawn.
     """
+    require_kind(tokens, Tokens, "tokens")
     scale = _scale(colour, np.asarray(tokens.weights))
     camera = _camera(np.asarray(tokens.moments().second), view)
     if ax is None:
@@ -130,6 +134,7 @@ def small_multiples(
     Arguments: `times`: the saved snapshots nearest to these are shown; eight spread evenly over the
     saved ones if left out. `columns`: panels per row. Others as in `snapshot`.
     """
+    require_kind(trajectory, Trajectory, "trajectory")
     whole = isinstance(columns, int | np.integer) and not isinstance(columns, bool)
     require(whole and columns >= 1, "columns", "be a whole number, at least 1", repr(columns))
     chosen = _nearest(trajectory, times)
@@ -159,7 +164,8 @@ def animation(
     view: tuple[float, float] | None = None,
 ) -> FuncAnimation:
     """The saved snapshots as a film of `fps` frames per second, each with its time; see `snapshot`."""
-    require(0 < fps < np.inf, "fps", "be positive and finite", fps)
+    require_kind(trajectory, Trajectory, "trajectory")
+    require(0 < as_number(fps, "fps") < np.inf, "fps", "be positive and finite", fps)
     frames = _nearest(trajectory, trajectory.snapshot_ts)
     scale = _scale(colour, np.asarray(trajectory.weights))
     camera = _shared_camera(trajectory, frames, view)
@@ -219,17 +225,13 @@ def save(drawing: Figure | Animation, path: str | Path) -> Path:
 
     The file appears whole or not at all; its directory is made. Equal figures give equal files.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     if not isinstance(drawing, Figure | Animation):
         raise InputError(f"`drawing` must be a Figure or an Animation, but was {type(drawing).__name__}")
     film = isinstance(drawing, Animation)
-    known, kind = ((".gif", ".mp4"), "an animation") if film else ((".png", ".pdf", ".svg"), "a figure")
+    known, kind = (FILMS, "an animation") if film else (STILLS, "a figure")
+    _check_ending(path, known, f" for {kind}")
     ending = path.suffix.lower()
-    wanted = f"end in {', '.join(known[:-1])} or {known[-1]} for {kind}"
-    require(ending in known, "path", wanted, repr(str(path)))
-    if ending == ".mp4" and not writers.is_available("ffmpeg"):
-        raise InputError(f"`path` must end in .gif while ffmpeg is not installed, but was {str(path)!r};"
-                         " install ffmpeg to write .mp4")  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     # written in a directory beside, then renamed: on one disk the rename cannot stop half way
     with tempfile.TemporaryDirectory(prefix=".figure-", dir=path.parent) as beside:
@@ -241,6 +243,22 @@ def save(drawing: Figure | Animation, path: str | Path) -> Path:
             drawing.savefig(part, metadata=undated.get(ending))
         os.replace(part, path)
     return path
+
+
+def is_film(path: str | Path) -> bool:
+    """Whether a file of this name would hold an animation; an ending that `save` cannot write is refused."""
+    path = as_path(path, "path")
+    _check_ending(path, (*STILLS, *FILMS), "")
+    return path.suffix.lower() in FILMS
+
+
+def _check_ending(path: Path, known: tuple[str, ...], purpose: str) -> None:
+    ending = path.suffix.lower()
+    wanted = f"end in {', '.join(known[:-1])} or {known[-1]}{purpose}"
+    require(ending in known, "path", wanted, repr(str(path)))
+    if ending == ".mp4" and not writers.is_available("ffmpeg"):
+        raise InputError(f"`path` must end in .gif while ffmpeg is not installed, but was {str(path)!r};"
+                         " install ffmpeg to write .mp4")  # fmt: skip
 
 
 def _draw(ax: Axes, tokens: Tokens, scale: _Scale, camera: _Camera, title: str) -> None:

@@ -6,6 +6,7 @@ cross-polytope for zonal laws in any dimension, Sobol points otherwise.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,9 @@ from scipy import special
 
 from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.tokens import Tokens, as_real
+
+#: Below this share of the sphere, a cap's angles are drawn without computing the share.
+SMALLEST_SHARE = 1e-250
 
 Density = Callable[[np.ndarray], ArrayLike]
 
@@ -26,7 +30,9 @@ def uniform(n: int, d: int, key: int) -> Tokens:
 def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
     """n independent tokens with density ∝ e^{κ⟨mean, x⟩}; `mean` (d,) of norm 1."""
     centre = _direction(mean, "mean")
+    _rng(n, centre.size, key)
     require(0 <= as_number(kappa, "kappa") < np.inf, "kappa", "be at least 0 and finite", kappa)
+    kappa = float(kappa)
     if kappa == 0:
         return uniform(n, centre.size, key)
     from scipy import stats  # takes a second to import
@@ -40,13 +46,10 @@ def cap(n: int, centre: ArrayLike, angle: float, key: int) -> Tokens:
     axis = _direction(centre, "centre")
     require(0 < as_number(angle, "angle") <= np.pi, "angle", "lie in (0, π]", angle)
     rng, d = _rng(n, axis.size, key), axis.size
-    # u = sin²(θ/2) has the Beta((d−1)/2, (d−1)/2) law on the whole sphere; here cut at the angle
-    a = (d - 1) / 2
-    top = special.betainc(a, a, np.sin(angle / 2) ** 2)
-    u = special.betaincinv(a, a, top * rng.uniform(size=n))
+    height, radius = _cap_heights(n, (d - 1) / 2, angle, rng)
     across = rng.normal(size=(n, d))
     across = _unit(across - np.outer(across @ axis, axis))
-    return Tokens(_unit(np.outer(1 - 2 * u, axis) + (2 * np.sqrt(u * (1 - u)))[:, None] * across))
+    return Tokens(_unit(np.outer(height, axis) + radius[:, None] * across))
 
 
 def poisson(n: int, w: ArrayLike, key: int | None = None) -> Tokens:
@@ -55,7 +58,7 @@ def poisson(n: int, w: ArrayLike, key: int | None = None) -> Tokens:
     It is the uniform law moved by a Möbius map of the ball, and the family that the flow with β = 0
     keeps (theory §4). Without a key: about n quadrature tokens; with one: n independent tokens.
     """
-    w = np.asarray(as_real(np.asarray(w), "w"))
+    w = np.asarray(as_real(w, "w"))
     require(w.ndim == 1 and w.size >= 2, "w", "be a vector of length d ≥ 2", f"of shape {w.shape}")
     radius = float(np.linalg.norm(w))
     require(radius < 1, "w", "lie inside the unit ball", f"of norm {radius:.9g}")
@@ -89,7 +92,8 @@ def circle_density(f: Density, n: int) -> Tokens:
     """
     _rng(n, 2, 0)
     theta = (np.arange(n) + 0.5) * (2 * np.pi / n)
-    return _weighted(np.stack([np.cos(theta), np.sin(theta)], axis=1), np.ones(n), f(theta))
+    density = _values(f, theta, "f")
+    return _weighted(np.stack([np.cos(theta), np.sin(theta)], axis=1), np.ones(n), density)
 
 
 def sphere_density(f: Density, n: int, d: int = 3) -> Tokens:
@@ -101,7 +105,7 @@ def sphere_density(f: Density, n: int, d: int = 3) -> Tokens:
     _rng(n, d, 0)
     require(d >= 3, "d", "be at least 3 (use circle_density on the circle)", d)
     x, w = _gauss_uniform(n) if d == 3 else (_sobol(n, d), np.ones(n))
-    return _weighted(x, w, f(x))
+    return _weighted(x, w, _values(f, x, "f"))
 
 
 def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
@@ -117,13 +121,15 @@ def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
     across = np.linalg.svd(centre[None])[2][1:]
     cross = np.concatenate([across, -across])
     x = t[:, None, None] * centre + np.sqrt(1 - t**2)[:, None, None] * cross
-    density = np.repeat(np.broadcast_to(profile(t), t.shape), around)
+    density = np.repeat(_values(profile, t, "profile"), around)
     return _weighted(x.reshape(-1, d), np.repeat(w, around), density)
 
 
 def mixture(parts: Sequence[Tokens], masses: ArrayLike) -> Tokens:
     """The law Σ mass_k · part_k: all tokens of all parts, weights scaled by the masses (sum 1)."""
-    masses = np.asarray(as_real(np.asarray(masses), "masses"))
+    listed = isinstance(parts, Sequence) and all(isinstance(part, Tokens) for part in parts)
+    require(listed, "parts", "be a list of Tokens", repr(parts))
+    masses = np.asarray(as_real(masses, "masses"))
     require(len(parts) > 0 and masses.shape == (len(parts),), "masses",
             f"have one entry for each of the {len(parts)} parts", f"of shape {masses.shape}")  # fmt: skip
     require(bool(np.all(masses >= 0)) and abs(masses.sum() - 1) <= 1e-6, "masses",
@@ -140,12 +146,28 @@ def _rng(n: int, d: int, key: int) -> np.random.Generator:
     return np.random.default_rng(key)
 
 
+def _cap_heights(n: int, a: float, angle: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """cos θ and sin θ of n angles from the centre of a cap, θ with density ∝ sin^{2a−1}θ."""
+    # u = sin²(θ/2) has the Beta(a, a) law on the whole sphere; here cut at the angle
+    share = special.betainc(a, a, np.sin(angle / 2) ** 2)
+    if share > SMALLEST_SHARE:
+        u = special.betaincinv(a, a, share * rng.uniform(size=n))
+        return 1 - 2 * u, 2 * np.sqrt(u * (1 - u))
+    # the share of the sphere underflows. w = sin²θ has density ∝ w^{a−1}(1−w)^{−1/2}: drawn from the
+    # power, kept by the root, which changes little over the few w that the power leaves likely
+    top, w = np.sin(angle) ** 2, np.empty(0)
+    while len(w) < n:
+        drawn = top * rng.uniform(size=n) ** (1 / a)
+        w = np.concatenate([w, drawn[rng.uniform(size=n) ** 2 * (1 - drawn) <= 1 - top]])
+    return np.sqrt(1 - w[:n]), np.sqrt(w[:n])
+
+
 def _unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def _direction(value: ArrayLike, name: str) -> np.ndarray:
-    array = np.asarray(as_real(np.asarray(value), name))
+    array = np.asarray(as_real(value, name))
     require(array.ndim == 1 and array.size >= 2, name, "be a vector of length d ≥ 2",
             f"of shape {array.shape}")  # fmt: skip
     norm = float(np.linalg.norm(array))
@@ -175,12 +197,24 @@ def _sobol(n: int, d: int) -> np.ndarray:
     return _unit(special.ndtri(np.clip(points[:n], 1e-16, 1 - 1e-16)))
 
 
-def _weighted(x: np.ndarray, w: np.ndarray, density: ArrayLike) -> Tokens:
-    density = np.broadcast_to(np.asarray(density, dtype=float), w.shape)
+def _values(f: Density, points: np.ndarray, name: str) -> np.ndarray:
+    """The density at the points, one number each."""
+    require(callable(f), name, "be a function of an array of points", repr(f))
+    count = len(points)
+    found: Any = f(points)
+    if getattr(found, "dtype", None) == np.bool_:
+        found = found.astype(float)  # an indicator
+    density = np.asarray(as_real(found, f"{name}(...)"))
+    require(density.shape in ((), (count,)), name, f"give one number for each of the {count} points",
+            f"giving the shape {density.shape}")  # fmt: skip
     if not np.all(np.isfinite(density)) or density.min() < 0 or density.max() == 0:
         raise InputError(
-            "`f` must be finite, at least 0 and not 0 everywhere,"
+            f"`{name}` must be finite, at least 0 and not 0 everywhere,"
             f" but its values ran from {density.min():g} to {density.max():g}"
         )
+    return np.broadcast_to(density, (count,))
+
+
+def _weighted(x: np.ndarray, w: np.ndarray, density: np.ndarray) -> Tokens:
     total = w * density
     return Tokens(x, total / total.sum())

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from tokenfield import sphere
 from tokenfield.attention import rules
-from tokenfield.attention.direct import DIRECT, Direct
+from tokenfield.attention.direct import DIRECT, Sums
 from tokenfield.errors import InputError, is_traced, require
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.weights import AttentionWeights, as_matrix
@@ -28,7 +28,7 @@ LARGEST_EXPONENT = 300.0
 
 
 #: What one head with the matrix B reads from the tokens at the points x (m, d): read(B, x, tokens, sums).
-Reader = Callable[[Array, Array, Tokens, Direct], Array]
+Reader = Callable[[Array, Array, Tokens, Sums], Array]
 
 
 class Model(eqx.Module):
@@ -40,10 +40,10 @@ class Model(eqx.Module):
         """Dimension of the tokens it acts on."""
 
     @abstractmethod
-    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "m d"]:
         """Output of the layer at the points x (m, d), before projection to the tangent space."""
 
-    def velocity(self, tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "n d"]:
+    def velocity(self, tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "n d"]:
         """Tangent velocity of every token, (n, d)."""
         require(tokens.d == self.d, "tokens", f"have the dimension {self.d} of the model", tokens.d)
         return sphere.project(tokens.x, self.attention(tokens.x, tokens, sums))
@@ -52,6 +52,11 @@ class Model(eqx.Module):
     def log_time_unit(self) -> Float[Array, ""]:
         """L such that one unit of this model's time is e^{−L} of the equation's; 0 if not said."""
         return jnp.zeros(())
+
+    @property
+    def exponents(self) -> Float[Array, "heads d d"] | None:
+        """βB of the heads, if all the model reads are exponential sums e^{⟨βBᵀx,y⟩}; these can be fast."""
+        return None
 
 
 class AttentionModel(Model):
@@ -68,7 +73,7 @@ class AttentionModel(Model):
         """Dimension of the tokens it acts on."""
         return self.weights.d
 
-    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "m d"]:
         """Sum over the heads of V_h times what the head reads at x."""
 
         read = self.reader()
@@ -88,6 +93,11 @@ class SoftmaxAttention(AttentionModel):
     def __init__(self, weights: AttentionWeights, beta: ArrayLike | Array):
         self.weights = _checked(weights)
         self.beta, self.infinite = _temperature(beta)
+
+    @property
+    def exponents(self) -> Float[Array, "heads d d"] | None:
+        """βB of the heads; at β = ∞ there are no exponentials."""
+        return None if self.infinite else self.beta * self.weights.stacked()[0]
 
     def reader(self) -> Reader:
         """Softmax mean of the tokens."""
@@ -111,6 +121,11 @@ class UnnormalisedAttention(AttentionModel):
     def __init__(self, weights: AttentionWeights, beta: ArrayLike | Array):
         self.weights = _checked(weights)
         self.beta, self.infinite = _temperature(beta)
+
+    @property
+    def exponents(self) -> Float[Array, "heads d d"] | None:
+        """βB of the heads; at β = ∞ there are no exponentials."""
+        return None if self.infinite else self.beta * self.weights.stacked()[0]
 
     @property
     def log_time_unit(self) -> Float[Array, ""]:
@@ -177,6 +192,7 @@ class InteractionFlow(Model):
 
     def __init__(self, phi: Callable[[Array], Array], A: ArrayLike | Array):
         require(callable(phi), "phi", "be a JAX function of one number", repr(phi))
+        _refuse_untraceable(phi)
         self.phi = phi
         self.A = as_matrix(A, "A")
         if not is_traced(self.A):
@@ -189,7 +205,7 @@ class InteractionFlow(Model):
         """Dimension of the tokens it acts on."""
         return self.A.shape[-1]
 
-    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Direct = DIRECT) -> Float[Array, "m d"]:
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "m d"]:
         """∫φ'(⟨Ax,y⟩) A y dμ at the points x, summed over the heads."""
 
         def head(A: Array) -> Array:
@@ -215,6 +231,18 @@ def _spectral_norm(matrices: Float[Array, "heads d d"]) -> Float[Array, ""]:
     scaled = matrices / safe  # squares of 1e200 overflow
     squares = jnp.linalg.eigvalsh(jnp.swapaxes(scaled, 1, 2) @ scaled)
     return safe * jnp.sqrt(jnp.maximum(jnp.max(squares), 0.0))
+
+
+def _refuse_untraceable(phi: Callable[[Array], Array]) -> None:
+    """Find out before a run whether JAX can differentiate φ."""
+    try:
+        slope = jax.grad(lambda s: jnp.asarray(phi(s), dtype=jnp.float64))
+        jax.eval_shape(slope, jax.ShapeDtypeStruct((), jnp.float64))
+    except Exception as error:  # whatever the function or JAX says
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"`phi` must be a JAX function of one number that gives one number, but was {phi!r}: {reason}"
+        ) from error
 
 
 def _sum_over_heads(head: Callable[..., Array], matrices: tuple[Array, ...]) -> Array:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tokenfield import initial
 from tokenfield import weights as ensembles
-from tokenfield.errors import InputError
+from tokenfield.errors import InputError, as_whole
 from tokenfield.models import (
     HardmaxAttention,
     InteractionFlow,
@@ -45,6 +45,10 @@ class Built(Section):
         return type(self).makes(*first, **self.model_dump(exclude={"kind", "law"}))
 
 
+#: Kinds of `Matrix` that are drawn, one for each head.
+RANDOM = ("gaussian", "goe", "wishart", "spectrum")
+
+
 class Matrix(Section):
     """A matrix: rows, or one of diag, identity, gaussian, goe, wishart, spectrum (random ones with a key)."""
 
@@ -69,6 +73,10 @@ class Matrix(Section):
         kinds = ", ".join(name for name in type(self).model_fields if name not in ("key", "heads"))
         if len(given) != 1:
             raise ValueError(f"hold exactly one of {kinds}, but holds {', '.join(given) or 'none'}")
+        if self.heads is not None and not set(given) & set(RANDOM):
+            raise ValueError(
+                f"hold heads only beside {', '.join(RANDOM)}, but holds it beside {next(iter(given))}"
+            )
         return self
 
     def build(self) -> Any:
@@ -77,7 +85,7 @@ class Matrix(Section):
         makers: dict[str, Callable[[Any], Any]] = {
             "rows": lambda rows: as_real(rows, "rows"),
             "diag": np.diag,
-            "identity": np.eye,
+            "identity": lambda d: np.eye(as_whole(d, "identity", 2)),
             "gaussian": lambda d: ensembles.gaussian(d, *random),
             "goe": lambda d: ensembles.goe(d, *random),
             "wishart": lambda d: ensembles.wishart(d, *random),
@@ -109,7 +117,7 @@ class WeightsSettings(Section):
     def build(self) -> AttentionWeights:
         """The attention weights."""
         if self.identity is not None:
-            return AttentionWeights.identity(self.identity)
+            return AttentionWeights.identity(as_whole(self.identity, "identity", 2))
         assert self.V is not None
         if self.B is not None:
             return AttentionWeights(self.B.build(), self.V.build())
@@ -308,6 +316,8 @@ class Times(Section):
             raise ValueError("hold either at or stop, but holds " + ("both" if self.at else "neither"))
         if (self.spacing == "log") != (self.first is not None):
             raise ValueError("hold first exactly if spacing is 'log', but does not")
+        if self.spacing == "log" and self.count < 3:
+            raise ValueError(f"hold a count of at least 3 if spacing is 'log', but holds {self.count}")
         return self
 
     def build(self) -> np.ndarray:
@@ -357,4 +367,5 @@ class RunSettings(Section):
     measure: list[Literal["order_parameter", "energy", "mean"]] = ["order_parameter"]
     snapshots: list[int] | None = None
     merge_angle: float | None = None
-    summation: Literal["auto", "direct"] = "auto"
+    summation: Literal["auto", "direct", "circle", "harmonic", "merged"] = "auto"
+    summation_tolerance: float | None = None

@@ -5,6 +5,7 @@ that it can show progress, merge tokens, write to disk and be stopped. Under jit
 steps run inside one traced program.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,17 +21,20 @@ from numpy.typing import ArrayLike
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenfield import stepper
-from tokenfield.attention.auto import choose
-from tokenfield.errors import InputError, RunError, as_number, is_traced, require
-from tokenfield.models import AttentionModel, Model
-from tokenfield.record import Measure, Record, describe, kept_indices
+from tokenfield.attention.auto import Switchboard
+from tokenfield.attention.direct import Sums
+from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require
+from tokenfield.models import Model
+from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
+from tokenfield.store import Checkpoint, as_path, refuse_occupied
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory, fingerprint, plain
 
-#: Attempted steps between two looks for tokens to merge; fixed, so that a resumed run merges alike.
-MERGE_EVERY = 16
+#: Attempted steps between two looks for tokens to merge, and this many times that for cheaper sums; fixed, so
+#: that a resumed run does alike.
+PACE, RECONSIDER = 16, 4
 #: Seconds a burst of compiled steps should take.
 BURST_SECONDS = 0.2
 #: So many attempts that get less than this part of the way to the next saved time will not get there.
@@ -61,6 +65,7 @@ def simulate(
     resume: bool = False,
     strict: bool = True,
     settings: Mapping[str, Any] | None = None,
+    summation_tolerance: float | None = None,
 ) -> Trajectory:
     """Follow the tokens through the times `ts` and return a `Trajectory`.
 
@@ -68,7 +73,8 @@ def simulate(
         model, tokens: the flow and the initial law.
         ts: increasing times; the tokens are given at ts[0]. `log_times` makes log-spaced ones.
         solver: `Adaptive()` (default), `RungeKutta4(step)` or `Layers(step)`.
-        summation: how attention sums are computed; "auto" or "direct".
+        summation: how attention sums are computed: "auto" (by cost, may change during the run), "direct",
+            "circle" (d = 2), "harmonic" (d = 3) or "merged" (d = 2, 3); docs/sums.md.
         progress: show a bar with the time reached, steps and rate.
         snapshots: indices into ts at which tokens are kept (negative ones count from the end); all if
             left out, none if empty.
@@ -78,17 +84,17 @@ def simulate(
         store: directory to write to while running; `resume` goes on with one that was cut short.
         strict: raise `RunError` on numerical trouble instead of returning the part that was finished.
         settings: plain data to keep in the store beside the inputs.
+        summation_tolerance: error allowed in the sums; a tenth of the solver's tolerance if left out. The
+            greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
 
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
     """
     times = as_real(ts, "ts")
     _check(model, tokens, times, solver)
-    sums = choose(summation, model.weights.B if isinstance(model, AttentionModel) else None)
-    measure = dict(measure or {})
-    require("x" not in measure, "measure", "not use the name of the snapshots", "'x'")
-    for name, fn in measure.items():
-        require(callable(fn), f"measure[{name!r}]", "be a function of the tokens", repr(fn))
+    measure = checked_measures(measure)
+    require(store is not None or not resume, "resume", "come with a store", repr(resume))
+    path = None if store is None else as_path(store, "store")
     if merge_angle is not None:
         require(
             0 < as_number(merge_angle, "merge_angle") < np.pi / 2,
@@ -96,32 +102,40 @@ def simulate(
             "lie between 0 and π/2",
             merge_angle,
         )
-    field = Field(model, tokens.weights, sums, solver.tangent)
+    tolerance = _summation_tolerance(summation_tolerance, solver)
+    board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance)
+    field = Field(model, tokens.weights, board.sums, solver.tangent)
     if is_traced(model, tokens, times):
-        require(merge_angle is None and store is None, "merge_angle", "not be used under jit", merge_angle)
+        require(merge_angle is None, "merge_angle", "not be used under jit", merge_angle)
+        require(store is None, "store", "not be used under jit", repr(store))
         return _traced(solver, field, tokens, times, snapshots, measure)
 
     inputs = describe(
         model=model,
         solver=solver,
         summation=summation,
+        summation_tolerance=tolerance,
         merge_angle=merge_angle,
         tokens={"n": tokens.n, "d": tokens.d}
         | {name: fingerprint(np.asarray(a)) for name, a in (("x", tokens.x), ("weights", tokens.weights))},
         ts=times,
-        snapshots=snapshots,
+        snapshots=None if snapshots is None else kept_indices(snapshots, len(times)),
         measure=sorted(measure),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
-    run = _Run(solver, field, tokens, np.asarray(times), merge_angle, record)
-    if store is None:
-        run.start()
-    elif resume and Path(store).exists():
-        run.restore(record.reopen(Path(store)))
-    else:
-        record.create(Path(store), tokens, settings)
-        run.start()
+    run = _Run(solver, field, tokens, np.asarray(times), merge_angle, record, board)
     try:
+        if path is not None and resume and path.exists():
+            checkpoint = record.reopen(path)
+            if record.finished is not None:
+                return record.finished
+            run.restore(checkpoint)
+        elif path is not None:
+            refuse_occupied(path)
+            run.start()  # first, so that a model that fails leaves no empty store
+            record.create(path, tokens, settings)
+        else:
+            run.start()
         trajectory = run.go(progress)
     finally:
         record.close()
@@ -132,9 +146,10 @@ def simulate(
 
 def log_times(first: float, last: float, count: int) -> np.ndarray:
     """0 followed by `count` log-spaced times from `first` to `last`."""
+    first, last = as_number(first, "first"), as_number(last, "last")
     require(0 < first < np.inf, "first", "be positive and finite", first)
     require(first < last < np.inf, "last", f"be finite and greater than first = {first:g}", last)
-    require(count >= 2, "count", "be at least 2", count)
+    as_whole(count, "count", 2)
     inner = np.geomspace(first, last, count)
     return np.concatenate([[0.0], inner])
 
@@ -209,13 +224,15 @@ class _Run:
         ts: np.ndarray,
         merge_angle: float | None,
         record: Record,
+        board: Switchboard,
     ):
         self.solver, self.field, self.ts, self.record = solver, field, ts, record
+        self.board, self.used = board, [(float(ts[0]), type(board.sums).__name__.lower())]
         self.initial, self.merge_angle = tokens, merge_angle
         #: which row of the state each token is, and how many rows are tokens (the rest is padding)
         self.group, self.active = np.arange(tokens.n), tokens.n
         self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
-        self.burst, self.stalled = 8, False
+        self.burst, self.stalled, self.reconsidered = 8, False, 0
         #: attempts, time and restarts when the pace was last looked at
         self.mark = (0, float(ts[0]), 0)
 
@@ -233,6 +250,7 @@ class _Run:
                 self._burst()
                 self._record_reached()
                 self._merge()
+                self._reconsider()
                 self.seconds = before + time.monotonic() - began
                 self.record.flush(self._checkpoint)
                 steps = int(self.state.steps)
@@ -242,11 +260,14 @@ class _Run:
         return self._finish()
 
     def _burst(self) -> None:
-        most = MERGE_EVERY - self._attempts() % MERGE_EVERY if self.merge_angle else self.burst
+        paced = self.merge_angle or self.board.summation == "auto"
+        most = PACE - self._attempts() % PACE if paced else self.burst
         began = time.monotonic()
         target, stop = jnp.asarray(self.ts[self.record.reached]), jnp.asarray(self.ts[-1])
         self.state = _advance(self.solver, self.field, self.state, target, stop, jnp.asarray(most))
         jax.block_until_ready(self.state)
+        if bool(self.state.failed) and not self.field.exact:
+            self._fall_back()
         self._watch_pace(float(target))
         if time.monotonic() - began < BURST_SECONDS:
             self.burst = min(2 * self.burst, 10**6)
@@ -267,7 +288,7 @@ class _Run:
             self.record.add(Tokens(x[self.group], self.initial.weights))
 
     def _merge(self) -> None:
-        if self.merge_angle is None or self._attempts() % MERGE_EVERY:
+        if self.merge_angle is None or self._attempts() % PACE:
             return
         merged = Tokens(self.state.x[: self.active], self.field.weights[: self.active]).merge(
             self.merge_angle
@@ -282,6 +303,29 @@ class _Run:
         x = jnp.concatenate([merged.tokens.x, jnp.broadcast_to(merged.tokens.x[:1], (pad, self.initial.d))])
         weights = jnp.concatenate([merged.tokens.weights, jnp.zeros(pad)])
         self._replace(x, weights)
+
+    def _fall_back(self) -> None:
+        """Other sums for the step at which the present ones missed their tolerance, if there are any."""
+        if self.board.fall_back(self._tokens()):
+            self._take_sums()
+            blocked = lambda s: (s.failed, s.stuck)  # noqa: E731
+            self.state = eqx.tree_at(
+                blocked, self.state, (jnp.array(False), jnp.zeros_like(self.state.stuck))
+            )
+
+    def _reconsider(self) -> None:
+        due = self._attempts() % (PACE * RECONSIDER) == 0 and self._attempts() != self.reconsidered
+        if due and not self._trouble():
+            self.reconsidered = self._attempts()
+            if self.board.reconsider(self._tokens()):
+                self._take_sums()
+
+    def _take_sums(self) -> None:
+        self.field = eqx.tree_at(lambda f: f.sums, self.field, self.board.sums, is_leaf=_is_sums)
+        self.used.append((float(self.state.t), type(self.board.sums).__name__.lower()))
+
+    def _tokens(self) -> Tokens:
+        return Tokens(self.state.x, self.field.weights)
 
     def _replace(self, x: Array, weights: Array) -> None:
         """Go on from other tokens at the same time with the same step and counts."""
@@ -310,6 +354,11 @@ class _Run:
             return f"stopped at t = {t:g}: steps of {float(self.state.dt):.1e} will not get far; {ROUGH}"
         if not bool(self.state.failed):
             return ""
+        if not self.field.exact:
+            return (
+                f"stopped at t = {t:g}: {self.used[-1][1]} sums missed their tolerance"
+                f" {self.board.tolerance:g} at the next step; use summation='auto' or 'direct'"
+            )
         if self.solver.controller is None:
             return f"stopped at t = {t:g}: the next step gave tokens that are not finite"
         return f"stopped at t = {t:g}: no step, however short, met the tolerance; {ROUGH}"
@@ -330,7 +379,8 @@ class _Run:
             "rejected": int(self.state.rejected),
             "evaluations": None if stages is None else self._attempts() * stages + starts,
             "seconds": self.seconds,
-            "summation": type(self.field.sums).__name__.lower(),
+            "summation": _history(self.used),
+            "certificate": float(self.state.certificate),
             "log_time_unit": float(self.field.model.log_time_unit),
         }
         if self.merge_angle is not None:
@@ -344,24 +394,73 @@ class _Run:
         floats = {"merge_distance": self.merge_distance, "seconds": self.seconds}
         arrays = {"group": self.group, "weights": self.field.weights}
         state = {f"state_{i}": leaf for i, leaf in enumerate(leaves)}
-        return {k: np.asarray(v) for k, v in (counts | floats | arrays | state).items()}
+        sums = {"sums": json.dumps([self.board.describe(), self.used, self.reconsidered])}
+        return {k: np.asarray(v) for k, v in (counts | floats | arrays | state | sums).items()}
 
-    def restore(self, saved: dict[str, np.ndarray] | None) -> None:
+    def restore(self, saved: Checkpoint | None) -> None:
         """Go on from a checkpoint, or from the start if there is none."""
         if saved is None:
             return self.start()
-        self.group, self.active = saved["group"], int(saved["active"])
-        self.restarts, self.seconds = int(saved["restarts"]), float(saved["seconds"])
-        self.merge_distance = float(saved["merge_distance"])
-        self.field = eqx.tree_at(lambda f: f.weights, self.field, jnp.asarray(saved["weights"]))
-        x = jnp.zeros((len(saved["weights"]), self.initial.d))
+        self.active, self.restarts = (int(saved.take(k, (), np.int64)) for k in ("active", "restarts"))
+        self.seconds, self.merge_distance = (
+            float(saved.take(k, (), np.float64)) for k in ("seconds", "merge_distance")
+        )
+        self.group = saved.take("group", (self.initial.n,), np.int64)
+        rows = np.size(saved.get("weights", 0))
+        weights = saved.take("weights", (rows,), np.float64)
+        inside = self.group.min() >= 0 and self.group.max() < self.active <= rows
+        saved.require(bool(inside), "has a `group` that points nowhere")
+        self.field = eqx.tree_at(lambda f: f.weights, self.field, jnp.asarray(weights))
+        description, self.used, self.reconsidered = saved.json("sums")
+        self.board.restore(description)
+        self.field = eqx.tree_at(lambda f: f.sums, self.field, self.board.sums, is_leaf=_is_sums)
+        x = jnp.zeros((rows, self.initial.d))
         like = eqx.filter_eval_shape(stepper.begin, self.solver, self.field, x, jnp.zeros(()))
         dense = stepper.zeros(like.dense)
         bare = eqx.tree_at(lambda s: s.dense, like, None)
-        leaves = [jnp.asarray(saved[f"state_{i}"]) for i in range(len(jax.tree.leaves(bare)))]
+        leaves = [
+            jnp.asarray(saved.take(f"state_{i}", leaf.shape, leaf.dtype))
+            for i, leaf in enumerate(jax.tree.leaves(bare))
+        ]
         bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
         self.state = eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
         return None
+
+
+def _heads(model: Model, summation: str, tokens: Tokens) -> np.ndarray | None:
+    """βB of the heads where there is something to gain and the values are known."""
+    if summation == "auto" and is_traced(model, tokens):
+        return None  # nobody could change the sums during the run
+    if is_traced(model):
+        fast = summation not in ("auto", "direct")
+        require(not fast, "summation", "be 'direct' where B or beta are traced", repr(summation))
+        return None
+    heads = model.exponents
+    return None if heads is None else np.asarray(heads)
+
+
+def _summation_tolerance(tolerance: float | None, solver: Solver) -> float:
+    if tolerance is None:
+        return max(0.1 * solver.tolerance, 1e-12)
+    require(
+        1e-12 <= as_number(tolerance, "summation_tolerance") <= 1e-2,
+        "summation_tolerance",
+        "lie in [1e-12, 1e-2]",
+        tolerance,
+    )
+    return float(tolerance)
+
+
+def _history(used: list[tuple[float, str]]) -> str:
+    """The sums used, in words: "circle", "circle, merged from t = 17.2"."""
+    first, *later = used
+    words = [first[1], *(f"{name} from t = {t:.6g}" for t, name in later[:5])]
+    more = [f"and {len(later) - 5} more changes"] if len(later) > 5 else []
+    return ", ".join(words + more)
+
+
+def _is_sums(node: Any) -> bool:
+    return isinstance(node, Sums)
 
 
 def _bar(progress: bool) -> Progress:

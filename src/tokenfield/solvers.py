@@ -49,6 +49,11 @@ class Solver(eqx.Module):
         """The step size control, None for fixed steps."""
 
     @property
+    def tolerance(self) -> float:
+        """Error that a step may have, for sums to stay below; fixed steps are taken to want nine digits."""
+        return 1e-9
+
+    @property
     @abstractmethod
     def stages(self) -> int | None:
         """Evaluations of the field per attempted step, None if it varies."""
@@ -166,7 +171,8 @@ class Adaptive(Solver):
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             require(0 <= value < np.inf, name, "be at least 0 and finite", value)
         require(self.tolerance >= 1e-14, "rtol", "leave rtol + atol at least 1e-14", self.tolerance)
-        require(self.method in METHODS, "method", f"be one of {', '.join(METHODS)}", repr(self.method))
+        known = isinstance(self.method, str) and self.method in METHODS
+        require(known, "method", f"be one of {', '.join(METHODS)}", repr(self.method))
 
     @property
     def tolerance(self) -> float:

@@ -7,6 +7,9 @@ Angles are computed from chords, not from arccos, which loses half the digits ne
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+#: |x + y| up to which y counts as −x: the rounding of two unit vectors.
+ANTIPODAL = 1e-15
+
 
 def retract(x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     """Nearest point of the sphere, x/|x|."""
@@ -25,9 +28,18 @@ def exp(x: Float[Array, "*n d"], v: Float[Array, "*n d"]) -> Float[Array, "*n d"
 
 
 def log(x: Float[Array, "*n d"], y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """Tangent vector at x whose geodesic reaches y in unit time (any one of them if y = −x)."""
-    v = project(x, y - x)
-    return v / jnp.sinc(distance(x, y)[..., None] / jnp.pi)
+    """Tangent vector at x whose geodesic reaches y in unit time (any one of them if y = −x).
+
+    Near −x only x + y, not y − x, keeps the digits of the direction.
+    """
+    angle = distance(x, y)[..., None]
+    far = angle > jnp.pi / 2
+    near_log = project(x, y - x) / jnp.sinc(jnp.where(far, 0.0, angle) / jnp.pi)
+    v = project(x, x + y)
+    length = _safe_norm(v)
+    opposite = length <= ANTIPODAL
+    direction = jnp.where(opposite, _tangent(x), v / jnp.where(opposite, 1.0, length))
+    return jnp.where(far, angle * direction, near_log)
 
 
 def distance(x: Float[Array, "*n d"], y: Float[Array, "*n d"]) -> Float[Array, "*n"]:
@@ -46,10 +58,20 @@ def frame(x: Float[Array, "*n d"]) -> Float[Array, "*n d e"]:
     The columns are those of the Householder reflection that swaps x and ±e_1, the sign chosen so that
     nothing cancels.
     """
-    sign = jnp.where(x[..., :1] >= 0, 1.0, -1.0)
-    h = x.at[..., :1].add(sign)
-    h = retract(h)
+    h = _mirror(x)
     return jnp.eye(x.shape[-1])[:, 1:] - 2 * h[..., :, None] * h[..., None, 1:]
+
+
+def _mirror(x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """Unit normal of the reflection that swaps x and ±e_1."""
+    sign = jnp.where(x[..., :1] >= 0, 1.0, -1.0)
+    return retract(x.at[..., :1].add(sign))
+
+
+def _tangent(x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """A unit tangent vector at x, the first column of `frame`."""
+    h = _mirror(x)
+    return jnp.eye(x.shape[-1])[1] - 2 * h * h[..., 1:2]
 
 
 def _safe_norm(v: Float[Array, "*n d"]) -> Float[Array, "*n 1"]:

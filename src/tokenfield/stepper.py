@@ -15,7 +15,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from tokenfield import sphere
-from tokenfield.attention.direct import Direct
+from tokenfield.attention.direct import Direct, Sums
+from tokenfield.attention.fast import audit
 from tokenfield.models import Model
 from tokenfield.solvers import Solver
 from tokenfield.tokens import Tokens
@@ -31,7 +32,7 @@ class Field(eqx.Module):
 
     model: Model
     weights: Float[Array, "n"]
-    sums: Direct
+    sums: Sums
     tangent: bool = eqx.field(static=True)
 
     def __call__(self, t: Any, x: Float[Array, "n d"], args: None) -> Float[Array, "n d"]:
@@ -40,6 +41,18 @@ class Field(eqx.Module):
         if self.tangent:
             return self.model.velocity(tokens, self.sums)
         return self.model.attention(tokens.x, tokens, self.sums)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sums have no error but rounding; others are audited at every step."""
+        return isinstance(self.sums, Direct)
+
+    def audit(self, x: Float[Array, "n d"], turn: Int[Array, ""]) -> Float[Array, ""]:
+        """Greatest error of the sums at a sample of tokens, over all heads."""
+        tokens, heads = Tokens(x, self.weights), self.model.exponents
+        if self.exact or heads is None:
+            return jnp.zeros(())
+        return jnp.max(lax.map(lambda A: audit(self.sums, A, tokens, turn), heads))
 
 
 class State(eqx.Module):
@@ -56,6 +69,8 @@ class State(eqx.Module):
     rejected: Int[Array, ""]
     stuck: Int[Array, ""]
     failed: Bool[Array, ""]
+    #: Greatest error of the sums found in any audit.
+    certificate: Float[Array, ""]
 
 
 def begin(solver: Solver, field: Field, x: Float[Array, "n d"], t: Float[Array, ""]) -> State:
@@ -80,7 +95,8 @@ def fresh(
     first = scheme.init(term, t, t, x, None)
     dense = eqx.filter_eval_shape(lambda: _step_outputs(scheme, term, t, t + 1.0, x, first)[2])
     count = jnp.zeros((), jnp.int64)
-    return State(t, t, dt, x, first, control, zeros(dense), count, count, count, jnp.array(False))
+    never, exact = jnp.array(False), jnp.zeros(())
+    return State(t, t, dt, x, first, control, zeros(dense), count, count, count, never, exact)
 
 
 def advance(
@@ -143,9 +159,17 @@ def attempt(solver: Solver, field: Field, state: State, limit: Float[Array, ""])
     stuck = jnp.where(keep, 0, state.stuck + 1)
     moved = state.t + dt > state.t
     failed = jnp.where(solver.controller is None, ~keep, (stuck >= PATIENCE) | ~moved)
+    worst = state.certificate
+    if not field.exact:
+        # sums that miss their tolerance end the burst; other sums then try the same step
+        found = field.audit(x1, state.steps)
+        missed = ~finite | ~(found <= field.sums.tolerance)
+        keep, failed = keep & ~missed, failed | missed
+        worst = jnp.where(missed, worst, jnp.maximum(worst, found))
+        dt, controller = lax.cond(missed, lambda: (state.dt, state.controller), lambda: (dt, controller))
     new = State(
         state.t, t1, dt, x1, _arrays(scheme_state), _arrays(controller), dense,
-        state.steps + 1, state.rejected, stuck, failed,
+        state.steps + 1, state.rejected, stuck, failed, worst,
     )  # fmt: skip
     old = eqx.tree_at(
         lambda s: (s.dt, s.controller, s.rejected, s.stuck, s.failed),

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,21 @@ import xarray as xr
 import zarr
 import zarr.codecs
 
-from tokenfield.errors import InputError, RunError
+from tokenfield.errors import InputError, RunError, require
 
 FORMAT = "tokenfield run 1"
 MANIFEST, DATA, CHECKPOINT = "manifest.json", "data.zarr", "checkpoint.npz"
 #: Bytes below which several records share a file.
 CHUNK_BYTES = 2**18
-VERSIONED = ("tokenfield", "jax", "jaxlib", "diffrax", "equinox", "numpy", "zarr", "xarray")
+#: What computes the numbers; the other versions are kept for the record.
+COMPUTES = ("tokenfield", "jax", "jaxlib", "jax-finufft", "diffrax")
+VERSIONED = (*COMPUTES, "equinox", "numpy", "zarr", "xarray")
+
+
+def as_path(value: Any, name: str) -> Path:
+    """The value as a path, or a sentence that it is none."""
+    require(isinstance(value, str | Path), name, "be a path", repr(value))
+    return Path(value)
 
 
 class Layout(dict[str, tuple[tuple[int, ...], tuple[str, ...]]]):
@@ -42,7 +50,8 @@ def create(path: Path, layout: Layout, fixed: Mapping[str, Any], manifest: dict[
 
     `fixed` are arrays known from the start, name → (values, axis names).
     """
-    _refuse_occupied(path)
+    refuse_occupied(path)
+    _refuse_unstorable(manifest, "")
     with _disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
@@ -69,30 +78,67 @@ def read_manifest(path: Path) -> dict[str, Any]:
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"`path` must be a stored run of format {FORMAT!r}, but {path} has {found!r}")
+    for name, right in FACTS.items():
+        if not right(manifest.get(name, OPTIONAL.get(name))):
+            said = repr(manifest[name])[:60] if name in manifest else "missing"
+            raise InputError(
+                f"`path` must be a stored run, but in {path / MANIFEST} the entry `{name}` is {said}"
+            )
     return manifest
 
 
-def read_data(path: Path, written: Mapping[str, int]) -> xr.Dataset:
-    """The arrays, with at least `written[name]` records each; a lost file is said, never filled with NaN."""
-    try:
-        data = xr.open_zarr(path / DATA, consolidated=False).load()
-        group = zarr.open_group(path / DATA, mode="r")
-    except Exception as error:  # zarr raises many kinds, by codec and by metadata
-        raise InputError(
-            f"`path` must be a whole stored run, but {path / DATA} is damaged: {error}"
-        ) from error
-    for name, count in written.items():
-        if name not in data:
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_table_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(right(v) for v in value.values())
+
+
+#: What the entries of a manifest must be, and the values of those that may be missing.
+FACTS: dict[str, Callable[[Any], bool]] = {
+    "inputs": lambda v: isinstance(v, dict),
+    "versions": _is_table_of(lambda v: isinstance(v, str)),
+    "reached": _is_count,
+    "written": _is_table_of(_is_count),
+    "status": lambda v: isinstance(v, str),
+    "complete": lambda v: isinstance(v, bool),
+    "stats": lambda v: isinstance(v, dict),
+}
+OPTIONAL: dict[str, Any] = {"status": "", "complete": False, "stats": {}}
+
+
+def read_data(path: Path, written: Mapping[str, int], fixed: Iterable[str]) -> xr.Dataset:
+    """The arrays, checked to be there (`check_data`)."""
+    check_data(path, written, fixed)
+    with _damage(path):
+        return xr.open_zarr(path / DATA, consolidated=False).load()
+
+
+def check_data(path: Path, written: Mapping[str, int], fixed: Iterable[str]) -> None:
+    """Refuse a store without `written[name]` records of each array and the whole of the fixed ones.
+
+    A lost file would be read as NaN.
+    """
+    with _damage(path):
+        arrays = dict(zarr.open_group(path / DATA, mode="r").arrays())
+    for name in (*fixed, *written):
+        if name not in arrays:
             raise InputError(f"`path` must be a whole stored run, but {path / DATA} has lost `{name}`")
-        array = group[name]
-        assert isinstance(array, zarr.Array)
-        needed = -(-count // array.chunks[0])  # other axes are never split
-        if array.nchunks_initialized < needed:
+        array = arrays[name]
+        count = written.get(name, array.shape[0])
+        if count > array.shape[0]:
             raise InputError(
-                f"`path` must be a whole stored run, but {path} has lost"
-                f" {needed - array.nchunks_initialized} of {needed} files of `{name}`"
+                f"`path` must be a whole stored run, but in {path} `{name}` has"
+                f" {array.shape[0]} records, not {count}"
             )
-    return data
+        needed = -(-count // array.chunks[0])
+        rest = ["0"] * (array.ndim - 1)  # other axes are never split
+        lost = sum(not (path / DATA / name / "c").joinpath(str(k), *rest).exists() for k in range(needed))
+        if lost:
+            raise InputError(
+                f"`path` must be a whole stored run, but {path} has lost {lost} of {needed} files of `{name}`"
+            )
 
 
 class Writer:
@@ -100,14 +146,21 @@ class Writer:
 
     def __init__(self, path: Path):
         self.path = path
-        self.manifest = read_manifest(path)
-        self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until close)
+        read_manifest(path)  # a lock file is left only in a store
+        with _disk(path):
+            self._lock = open(path / ".lock", "w")  # noqa: SIM115 (held until close)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
             raise InputError(f"`path` must not be in use, but another process is writing to {path}") from None
-        self._group = zarr.open_group(path / DATA, mode="r+")
+        try:
+            self.manifest = read_manifest(path)  # as it is now that nobody else writes
+            with _damage(path):
+                self._group = zarr.open_group(path / DATA, mode="r+")
+        except BaseException:
+            self._lock.close()
+            raise
 
     def rows(self, name: str, first: int, values: np.ndarray) -> None:
         """Put records first, first + 1, ... of one array on disk."""
@@ -131,14 +184,46 @@ class Writer:
         self._lock.close()
 
 
-def read_checkpoint(path: Path) -> dict[str, np.ndarray] | None:
+class Checkpoint(dict[str, np.ndarray]):
+    """The arrays to go on from; what is missing or of another shape is one sentence."""
+
+    def __init__(self, file: Path, arrays: Mapping[str, np.ndarray]):
+        super().__init__(arrays)
+        self.file = file
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """One array, of this shape and type."""
+        found = self.get(name)
+        self.require(found is not None, f"lacks `{name}`")
+        assert found is not None
+        right = found.shape == shape and found.dtype == dtype
+        self.require(right, f"has `{name}` of shape {found.shape}, {found.dtype}, not {shape}, {dtype}")
+        return found
+
+    def json(self, name: str) -> Any:
+        """One entry of plain data, kept as text."""
+        self.require(name in self, f"lacks `{name}`")
+        try:
+            return json.loads(str(self[name]))
+        except ValueError:
+            raise InputError(
+                f"`path` must hold a usable checkpoint, but {self.file} has a damaged `{name}`"
+            ) from None
+
+    def require(self, holds: bool, trouble: str) -> None:
+        """Raise unless the condition holds."""
+        if not holds:
+            raise InputError(f"`path` must hold a usable checkpoint, but {self.file} {trouble}")
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
     """The last checkpoint, None if the run never reached one."""
     file = path / CHECKPOINT
     if not file.exists():
         return None
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
+            return Checkpoint(file, dict(arrays))
     except Exception as error:
         raise InputError(f"`path` must hold a usable checkpoint, but {file} is damaged: {error}") from error
 
@@ -148,7 +233,8 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in VERSIONED}
 
 
-def _refuse_occupied(path: Path) -> None:
+def refuse_occupied(path: Path) -> None:
+    """A new run needs a new or an empty directory."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         holds = "a stored run" if (path / MANIFEST).exists() else "other files"
         raise InputError(f"`path` must be new or an empty directory, but {path} holds {holds}")
@@ -183,6 +269,32 @@ def _replacing(path: Path) -> Iterator[Any]:
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+
+
+def _refuse_unstorable(value: Any, name: str) -> None:
+    """Refuse, by its name, what JSON cannot hold."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_unstorable(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for k, inner in enumerate(value):
+            _refuse_unstorable(inner, f"{name}[{k}]")
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise InputError(
+            f"`{name}` must be numbers, text, lists or tables to be stored, but was of type"
+            f" {type(value).__name__}"
+        )
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Turn trouble with the stored arrays into one sentence."""
+    try:
+        yield
+    except Exception as error:  # zarr raises many kinds, by codec and by metadata
+        raise InputError(
+            f"`path` must be a whole stored run, but {path / DATA} is damaged: {error}"
+        ) from error
 
 
 @contextlib.contextmanager

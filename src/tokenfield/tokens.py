@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial import KDTree
 
 from tokenfield import sphere
-from tokenfield.errors import InputError, is_traced, require
+from tokenfield.errors import InputError, as_number, is_traced, require
 
 #: How far from norm 1, or from total weight 1, an input may be; it is then corrected to rounding.
 UNIT_TOLERANCE = 1e-6
@@ -60,7 +60,11 @@ class Tokens(eqx.Module):
 
     def push(self, f: Callable[[Array], Array]) -> "Tokens":
         """Push-forward f♯μ under a map of rows (n, d) → (n, d) that stays on the sphere."""
-        return Tokens(f(self.x), self.weights)
+        require(callable(f), "f", "be a map of rows", repr(f))
+        moved = as_real(f(self.x), "f(x)")
+        require(moved.ndim == 2 and len(moved) == self.n, "f", f"give {self.n} rows for {self.n} tokens",
+                f"giving the shape {moved.shape}")  # fmt: skip
+        return Tokens(moved, self.weights)
 
     def moments(self) -> Moments:
         """Mean ∫x dμ and second moment ∫xxᵀ dμ."""
@@ -73,7 +77,7 @@ class Tokens(eqx.Module):
         No two of the tokens that remain are closer than `angle`. The report says which token went
         where and how much transport that was. Runs on the host: not for use under jit.
         """
-        require(0 < angle < np.pi / 2, "angle", "lie between 0 and π/2", angle)
+        require(0 < as_number(angle, "angle") < np.pi / 2, "angle", "lie between 0 and π/2", angle)
         x, weights = np.asarray(self.x), np.asarray(self.weights)
         group = np.arange(self.n)
         while True:

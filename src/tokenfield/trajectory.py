@@ -1,8 +1,10 @@
 """Trajectory: what a run saved, how it ended, what it cost, and the inputs that made it."""
 
 import hashlib
+import operator
+import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +14,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from tokenfield import store
+from tokenfield.errors import require
 from tokenfield.tokens import Tokens
 
 #: Arrays with more entries than this are described by shape and hash instead of being listed.
@@ -39,11 +42,22 @@ class Trajectory(eqx.Module):
 
     def tokens(self, k: int) -> Tokens:
         """The k-th saved snapshot; −1 is the last."""
+        count = len(self.x)
+        try:
+            inside = -count <= operator.index(k) < count
+        except TypeError:
+            inside = False
+        require(inside, "k", f"be an index of the {count} snapshots", repr(k))
         return Tokens(self.x[k], self.weights)
 
     def measure(self, fn: Callable[[Tokens], Any]) -> np.ndarray:
         """fn of every saved snapshot, stacked along a leading time axis."""
-        return np.stack([np.asarray(fn(self.tokens(k))) for k in range(len(self.snapshot_ts))])
+        require(callable(fn), "fn", "be a function of the tokens", repr(fn))
+        require(len(self.snapshot_ts) > 0, "trajectory", "hold snapshots to be measured", "without any")
+        rows = [as_numbers(fn(self.tokens(k)), "fn") for k in range(len(self.snapshot_ts))]
+        shapes = sorted({row.shape for row in rows})
+        require(len(shapes) == 1, "fn", "return the same shape at every time", f"returning {shapes}")
+        return np.stack(rows)
 
     def dataset(self) -> xr.Dataset:
         """The same as an xarray Dataset with the axes time, snapshot, token, dim."""
@@ -55,10 +69,10 @@ class Trajectory(eqx.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the trajectory as a new store directory (zarr and a manifest); `load` reads it back."""
-        path = Path(path)
+        path = store.as_path(path, "path")
         records = {"x": np.asarray(self.x)} | {k: np.asarray(v) for k, v in self.measured.items()}
         layout = store.Layout({k: (v.shape, axes(k, v.ndim)) for k, v in records.items()})
-        manifest = {"inputs": self.inputs, "reached": 0, "written": dict.fromkeys(records, 0)}
+        manifest = {"inputs": plain(self.inputs), "reached": 0, "written": dict.fromkeys(records, 0)}
         store.create(path, layout, fixed_arrays(self.ts, self.snapshot_ts, self.weights), manifest)
         writer = store.Writer(path)
         for name, values in records.items():
@@ -77,10 +91,11 @@ class Trajectory(eqx.Module):
 
 def load(path: str | Path) -> Trajectory:
     """Read a stored run, whole or cut short; of a killed run, what it had finished."""
-    path = Path(path)
+    path = store.as_path(path, "path")
     manifest = store.read_manifest(path)
-    written: dict[str, int] = manifest["written"]
-    data = store.read_data(path, written)
+    # the snapshots are always there, if only with 0 records
+    written: dict[str, int] = {"x": 0} | manifest["written"]
+    data = store.read_data(path, written, FIXED)
     measured = {name: data[name].values[:count] for name, count in written.items() if name != "x"}
     return Trajectory(
         ts=data["time"].values[: manifest["reached"]],
@@ -95,8 +110,22 @@ def load(path: str | Path) -> Trajectory:
     )
 
 
+#: The arrays of a store that are known before the first step.
+FIXED = ("time", "snapshot", "weights")
+
+
+def as_numbers(value: Any, name: str) -> np.ndarray:
+    """What a function measured, as an array of real numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        array = np.asarray(None)
+    require(array.dtype.kind in "biuf", name, "return real numbers", f"returning {value!r}")
+    return array
+
+
 def fixed_arrays(ts: Any, snapshot_ts: Any, weights: Any) -> Mapping[str, Any]:
-    """The arrays of a store that are known before the first step."""
+    """Values and axes of the `FIXED` arrays."""
     return {
         "time": (np.asarray(ts), ("time",)),
         "snapshot": (np.asarray(snapshot_ts), ("snapshot",)),
@@ -112,20 +141,37 @@ def axes(name: str, rank: int) -> tuple[str, ...]:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON-able data: modules by their class and fields, large arrays by their hash."""
+    """The value as JSON-able data: modules by their class and fields, large arrays by their hash.
+
+    Functions are told apart by name and program. What has no such form is left as it is.
+    """
     if isinstance(value, eqx.Module):
         fields = {k: plain(v) for k, v in vars(value).items()}
-        return {"kind": type(value).__name__} | fields
+        return {"kind": type(value).__name__} | fields | (_program(value) if callable(value) else {})
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return [plain(v) for v in value]
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         array = np.asarray(value)
         return _jsonable(array.tolist()) if array.size <= LISTED_ENTRIES else fingerprint(array)
+    if isinstance(value, PurePath):
+        return str(value)
     if callable(value):
-        return f"{value.__module__}.{value.__qualname__}"
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return {"function": f"{named.__module__}.{named.__qualname__}"} | _program(value)
     return _jsonable(value)
+
+
+def _program(fn: Callable[..., Any]) -> dict[str, str]:
+    """Hash of what a JAX function of one number computes; nothing for other functions."""
+    try:
+        closed = jax.make_jaxpr(fn)(0.5)
+        text = re.sub(r"0x[0-9a-f]+", "", str(closed))  # addresses differ from process to process
+        content = [text.encode("utf8"), *(np.asarray(c).tobytes() for c in closed.consts)]
+    except Exception:  # whatever the function says to a number that it is not meant for
+        return {}
+    return {"sha256": hashlib.sha256(b"".join(content)).hexdigest()}
 
 
 def fingerprint(array: np.ndarray) -> dict[str, Any]:

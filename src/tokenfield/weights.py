@@ -86,7 +86,7 @@ def wishart(d: int, key: int, heads: int | None = None) -> Float[Array, "*heads 
 
 def with_spectrum(spectrum: ArrayLike, key: int, heads: int | None = None) -> Float[Array, "*heads d d"]:
     """Symmetric matrix O diag(spectrum) Oᵀ with uniformly random (Haar) eigenvectors."""
-    values = np.asarray(as_real(np.asarray(spectrum), "spectrum"))
+    values = np.asarray(as_real(spectrum, "spectrum"))
     require(values.ndim == 1 and values.size >= 2, "spectrum", "be a list of d ≥ 2 eigenvalues",
             f"of shape {values.shape}")  # fmt: skip
     q, r = np.linalg.qr(_normals(values.size, key, heads))

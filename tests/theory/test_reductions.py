@@ -88,7 +88,7 @@ def test_zero_temperature_orbits_do_not_overflow_and_end_in_the_top_eigenvector(
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (lambda: theory.equiangular([0, 1], 1, 1.0, 0.0), "`n` must be at least 2"),
+        (lambda: theory.equiangular([0, 1], 1, 1.0, 0.0), "`n` must be a whole number, at least 2"),
         (lambda: theory.equiangular([0, 1], 4, 1.0, 1.0), "`rho0` must lie in"),
         (
             lambda: theory.equiangular([0, 1], 4, 1.0, 0.0, "hard"),
@@ -97,11 +97,78 @@ def test_zero_temperature_orbits_do_not_overflow_and_end_in_the_top_eigenvector(
         (lambda: theory.equiangular([1, 0], 4, 1.0, 0.0), "`ts` must be increasing"),
         (lambda: theory.two_tokens(0.5, 0.4, 1.0), "`rho0` must lie in"),
         (lambda: theory.poisson_order([0, 1], 1.0, 3), "`r0` must lie in"),
+        (lambda: theory.equiangular([0, 1], 8, 800.0, 0.1, "unnormalised"), "`beta` must be at most 500 for"),
+        (lambda: theory.equiangular([0, 1], 8, np.inf, 0.1), "`beta` must be at least 0 and finite"),
+        (lambda: theory.equiangular([0, 1], 8, "cold", 0.1), "`beta` must be a number"),
+        (lambda: theory.equiangular([0, 1], 2.5, 1.0, 0.1), "`n` must be a whole number"),
+        (lambda: theory.equiangular([0, 1], 2, 1.0, 0.1, ["softmax"]), "`flow` must be 'softmax' or"),
+        (lambda: theory.equiangular([], 8, 1.0, 0.1), "`ts` must be a list of times"),
+        (lambda: theory.equiangular([0, np.inf], 8, 1.0, 0.1), "`ts` must be finite"),
+        (
+            lambda: theory.two_tokens(0.0, 0.9, 800.0),
+            "`beta` must be at most 500 here, or the time overflows",
+        ),
+        (lambda: theory.two_tokens(0.0, 1.0, 1.0), r"`rho1` must lie in \(−1, 1\)"),
+        (lambda: theory.poisson_radius_order(0.5, 2.5), "`d` must be a whole number"),
+        (lambda: theory.lorentz(np.eye(3), [0.5, 0.5], [0, 1]), r"`weights` must have shape \(3,\)"),
+        (lambda: theory.equiangular([0, 1], 8, -1.0, 0.1), "`beta` must be at least 0 and finite"),
+        (lambda: theory.poisson_radius_order(2.5, 3), r"`r` must lie in \[0, 1\], but was 2.5"),
+        (lambda: theory.lorentz(np.eye(3), [0, 1, 2], [0, 1]), "`weights` must be at least 0 and sum to 1"),
+        (lambda: theory.lorentz([1.0, 0.0], [1.0], [0, 1]), r"`x0` must have shape \(n, d\)"),
+        (lambda: theory.zero_temperature([[1.0, 0.0]], np.eye(3), [0, 1]), r"`V` must be a finite matrix"),
+        (lambda: theory.zero_temperature([[2.0, 0.0]], np.eye(2), [0, 1]), "`x0` must have rows of norm 1"),
     ],
 )
 def test_bad_input_is_one_sentence(bad, sentence):
     with pytest.raises(tkf.InputError, match="^" + sentence):
         bad()
+
+
+def test_what_cannot_be_integrated_is_said():
+    """The tokens meet within times of e^{−β}, shorter than the spacing of numbers near the end."""
+    with pytest.raises(tkf.RunError, match="^could not solve the equation with beta = 100 up to t = 1: "):
+        theory.equiangular([0, 1], 8, 100.0, 0.1, "unnormalised")
+
+
+@pytest.mark.parametrize(
+    ("rho0", "rho1", "beta"), [(0.0, 0.9, 499.0), (0.5, 0.9, 999.0), (-0.9, 0.99, 100.0)]
+)
+def test_two_tokens_at_low_temperature(rho0, rho1, beta):
+    """The same integral in many digits, in y = β(ρ−ρ0), where e^{−y} does not depend on β."""
+    with mpmath.workdps(30):
+        scale = mpmath.e ** (beta * (1 - mpmath.mpf(rho0)))
+
+        def integrand(y):
+            rho = rho0 + y / beta
+            return (1 / scale + mpmath.e**-y) / (2 * beta * (1 - rho * rho))
+
+        end = beta * (mpmath.mpf(rho1) - mpmath.mpf(rho0))
+        split = [y for y in (0, 5, 10, 20, 40, 80, 160) if y < end]
+        expected = scale * mpmath.quad(integrand, [*split, end])
+    assert theory.two_tokens(rho0, rho1, beta) == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_eigenvectors_stay_at_zero_temperature():
+    """Every weight e^{(λ−λ_1)t} but the first underflows; the direction does not."""
+    orbits = theory.zero_temperature(np.eye(3), np.diag([1.0, 0.5, -3.0]), [0, 1.0, 2000.0, 1e9])
+    np.testing.assert_array_equal(orbits, np.broadcast_to(np.eye(3), (4, 3, 3)))
+
+
+def test_long_orbits_at_zero_temperature_in_many_digits():
+    """Tokens that are first drawn to the second eigenvector and leave it, and a rotation."""
+    V, t = np.diag([1.0, 0.75, -1.0]), 1500.0
+    x = np.array([[1e-163, 0.6, 0.8]])
+    with mpmath.workdps(30):
+        moved = [
+            mpmath.mpf(float(v)) * mpmath.e ** (mpmath.mpf(float(r)) * t)
+            for v, r in zip(x[0], np.diag(V), strict=True)
+        ]
+        norm = mpmath.sqrt(sum(m * m for m in moved))
+        expected = [float(m / norm) for m in moved]
+    assert 0.1 < expected[0] < 0.9
+    np.testing.assert_allclose(theory.zero_temperature(x, V, [0, t])[1, 0], expected, rtol=1e-9, atol=1e-15)
+    turned = theory.zero_temperature([[1.0, 0.0]], [[0.0, -1.0], [1.0, 0.0]], [0, 1e4])[1, 0]
+    np.testing.assert_allclose(turned, [np.cos(1e4), np.sin(1e4)], atol=1e-10)
 
 
 def test_times_count_from_the_initial_value():

@@ -11,15 +11,16 @@ If no key lies near the direction of q_i, all terms underflow; such tiles are fo
 done again with the true maximum. Tile sizes were measured, see benchmarks/.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from tokenfield.tokens import Tokens
 
@@ -27,6 +28,8 @@ from tokenfield.tokens import Tokens
 TIE = 1e-12
 #: Sums below this lost digits to underflow (the smallest double is 1e-308) and are done again.
 SMALL = 1e-200
+#: Rounding error of one operation.
+ROUNDING = 2.0**-52
 #: Up to this many queries and keys one tile holds everything and the maximum costs nothing extra.
 ONE_TILE = 512
 #: From this dimension on the tiles of keys are larger.
@@ -34,10 +37,11 @@ WIDE = 32
 
 
 class ExponentialSum(NamedTuple):
-    """log Z (m,) and the softmax mean (m, d)."""
+    """log Z (m,), the softmax mean (m, d), and an estimate of the relative error of Z in each row (m,)."""
 
     log_mass: Float[Array, "m"]
     mean: Float[Array, "m d"]
+    error: Float[Array, "m"]
 
 
 class HardmaxSum(NamedTuple):
@@ -48,18 +52,15 @@ class HardmaxSum(NamedTuple):
     mean: Float[Array, "m d"]
 
 
-class Direct(eqx.Module):
-    """The exact sums; the reference for every faster one.
+class Sums(eqx.Module):
+    """The sums that models are made of. Subclasses differ in how they do exponential ones."""
 
-    `symmetric` promises that exponential sums are read at the tokens themselves and that A is a multiple
-    of I: each exponential then serves two rows.
-    """
+    #: Relative error that exponential sums keep, or else say; exact ones have rounding errors only.
+    tolerance: eqx.AbstractVar[float]
 
-    symmetric: bool = eqx.field(default=False, static=True)
-
+    @abstractmethod
     def exponential(self, A: Float[Array, "d d"], x: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
         """Sums of w_j e^{⟨Aᵀx, y_j⟩} at the points x; for a head A = βB."""
-        return _exponential(x @ A, tokens, self.symmetric)
 
     def hardmax(self, queries: Float[Array, "m d"], tokens: Tokens) -> HardmaxSum:
         """Maximum of ⟨q, y_j⟩ over the tokens present, ties averaged; queries are Bᵀx."""
@@ -70,6 +71,22 @@ class Direct(eqx.Module):
     ) -> tuple[Float[Array, "m"], Float[Array, "m d"]]:
         """Sums of w_j f(⟨q, y_j⟩) and of w_j f(⟨q, y_j⟩) y_j for an elementwise f; queries are A x."""
         return _kernel(f, queries, tokens)
+
+
+class Direct(Sums):
+    """The exact sums; the reference for every faster one.
+
+    `symmetric` promises that exponential sums are read at the tokens themselves and that A is a multiple
+    of I: each exponential then serves two rows.
+    """
+
+    symmetric: bool = eqx.field(default=False, static=True)
+
+    tolerance: ClassVar[float] = 0.0
+
+    def exponential(self, A: Float[Array, "d d"], x: Float[Array, "m d"], tokens: Tokens) -> ExponentialSum:
+        """Sums over all pairs."""
+        return _exponential(x @ A, tokens, self.symmetric)
 
 
 #: For queries and keys that have nothing to do with each other.
@@ -89,9 +106,25 @@ def _exponential(queries: Array, tokens: Tokens, symmetric: bool) -> Exponential
     mass, total = _symmetric_sums(queries, jnp.max(bound), tokens)
     return lax.cond(
         jnp.all(mass > SMALL),  # every token sees itself, so only tiny weights lead elsewhere
-        lambda: ExponentialSum(jnp.max(bound) + jnp.log(mass), total / mass[:, None]),
+        lambda: _exact(jnp.max(bound), mass, total),
         lambda: _over_query_tiles(_exponential_tile, (queries, bound), tokens),
     )
+
+
+def weighted_exponential(
+    queries: Float[Array, "m d"],
+    y: Float[Array, "k d"],
+    values: Float[Array, "k v"],
+    present: Bool[Array, "k"],
+) -> ExponentialSum:
+    """Sums over keys y whose mass and mass times position are given apart: columns (position, mass).
+
+    Shifted by the true maximum; for keys that stand for others (merged.py) and may have negative mass.
+    """
+    keys = _Keys(y, present.astype(float), jnp.where(present[:, None], values, 0.0))
+    size = _tile_size(len(y), 500)
+    tiled = _Keys(_tiled(keys.y, size), *_tiled((keys.w, keys.v), size, "constant"))
+    return _query_tiles(lambda q: _exponential_careful(q, tiled), queries)
 
 
 @jax.jit
@@ -134,9 +167,16 @@ def _exponential_tile(query: tuple[Array, Array], keys: _Keys) -> ExponentialSum
     mass, total = _sums(lambda key: jnp.exp(q @ key.y.T - bound[:, None]), q, keys)
     return lax.cond(
         jnp.all(mass > SMALL),
-        lambda: ExponentialSum(bound + jnp.log(mass), total / mass[:, None]),
+        lambda: _exact(bound, mass, total),
         lambda: _exponential_careful(q, keys),
     )
+
+
+def _exact(shift: Array, mass: Array, total: Array) -> ExponentialSum:
+    """The result from sums of e^{score − shift}; a score of size s carries a rounding error of s·1e-16."""
+    log_mass = shift + jnp.log(mass)
+    error = lax.stop_gradient(ROUNDING * (1 + jnp.abs(shift) + jnp.zeros_like(mass)))
+    return ExponentialSum(log_mass, total / mass[:, None], error)
 
 
 def _exponential_careful(q: Array, keys: _Keys) -> ExponentialSum:
@@ -148,7 +188,7 @@ def _exponential_careful(q: Array, keys: _Keys) -> ExponentialSum:
         return jnp.exp(jnp.where(key.w > 0, q @ key.y.T - top[:, None], 0.0))
 
     mass, total = _sums(factors, q, keys)
-    return ExponentialSum(top + jnp.log(mass), total / mass[:, None])
+    return _exact(top, mass, total)
 
 
 def _symmetric_sums(q: Array, bound: Array, tokens: Tokens) -> tuple[Array, Array]:
@@ -198,10 +238,14 @@ def _fold(add: Callable[[Any, _Keys], Any], start: Any, keys: _Keys) -> Any:
 
 def _over_query_tiles(tile: Callable[[Any, _Keys], Any], queries: Any, tokens: Tokens) -> Any:
     """Apply `tile` to each tile of queries against all keys and join the results."""
-    m, d = jax.tree.leaves(queries)[0].shape
-    keys = _keys(tokens, _tile_size(tokens.n, 500 if d < WIDE else 1000))
+    keys = _keys(tokens, _tile_size(tokens.n, 500 if tokens.d < WIDE else 1000))
+    return _query_tiles(lambda q: tile(q, keys), queries)
+
+
+def _query_tiles(f: Callable[[Any], Any], queries: Any) -> Any:
+    m = len(jax.tree.leaves(queries)[0])
     tiles = _tiled(queries, _tile_size(m, 1000))
-    out = lax.map(jax.checkpoint(lambda q: tile(q, keys)), tiles)
+    out = lax.map(jax.checkpoint(f), tiles)
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:m], out)
 
 

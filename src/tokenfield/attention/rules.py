@@ -12,30 +12,30 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from tokenfield.attention.direct import TIE, Direct
+from tokenfield.attention.direct import TIE, Sums
 from tokenfield.tokens import Tokens
 
 Points = Float[Array, "m d"]
 Matrix = Float[Array, "d d"]
 
 
-def softmax(A: Matrix, x: Points, tokens: Tokens, sums: Direct) -> Points:
+def softmax(A: Matrix, x: Points, tokens: Tokens, sums: Sums) -> Points:
     """Softmax mean of the tokens, A = βB with β finite."""
     return sums.exponential(A, x, tokens).mean
 
 
-def unnormalised(A: Matrix, log_unit: Array, x: Points, tokens: Tokens, sums: Direct) -> Points:
+def unnormalised(A: Matrix, log_unit: Array, x: Points, tokens: Tokens, sums: Sums) -> Points:
     """e^{−log_unit} Σ_j w_j e^{⟨Aᵀx,y_j⟩} y_j, A = βB with β finite."""
     total = sums.exponential(A, x, tokens)
     return jnp.exp(total.log_mass - log_unit)[:, None] * total.mean
 
 
-def hardmax(B: Matrix, x: Points, tokens: Tokens, sums: Direct) -> Points:
+def hardmax(B: Matrix, x: Points, tokens: Tokens, sums: Sums) -> Points:
     """Mean of the tokens present with the greatest score; ties are averaged by weight."""
     return sums.hardmax(x @ B, tokens).mean
 
 
-def saturated(B: Matrix, norm: Array, x: Points, tokens: Tokens, sums: Direct) -> Points:
+def saturated(B: Matrix, norm: Array, x: Points, tokens: Tokens, sums: Sums) -> Points:
     """Limit β → ∞ of `unnormalised` in the unit e^{β·norm}: only scores equal to `norm` are left."""
     found = sums.hardmax(x @ B, tokens)
     reached = found.top >= norm * (1 - TIE)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from tokenfield import sphere
-from tokenfield.attention.direct import DIRECT, Direct
+from tokenfield.attention.direct import DIRECT, Direct, Sums
 from tokenfield.diagnostics.order import order_parameter
 from tokenfield.errors import InputError, is_traced, require
 from tokenfield.models import InteractionFlow, Model
@@ -29,7 +29,7 @@ PAIRS = Direct(symmetric=True)
 LARGEST_BETA = 700.0
 
 
-def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Direct = PAIRS) -> Float[Array, ""]:
+def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
     """E_β of the tokens; at β = 0 half the square of the order parameter.
 
     Refused where e^β overflows a double: there `log_energy` is meant.
@@ -41,7 +41,7 @@ def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Direct = PAIRS) -> Flo
     return jnp.exp(log_energy(tokens, beta, sums))
 
 
-def log_energy(tokens: Tokens, beta: ArrayLike | Array, sums: Direct = PAIRS) -> Float[Array, ""]:
+def log_energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
     """log E_β of the tokens for β > 0; finite for every β, since E_β itself overflows beyond 700."""
     beta = _finite_beta(beta)
     if not is_traced(beta):
@@ -52,7 +52,7 @@ def log_energy(tokens: Tokens, beta: ArrayLike | Array, sums: Direct = PAIRS) ->
 
 
 def dissipation(
-    model: Model, tokens: Tokens, beta: ArrayLike | Array, sums: Direct = PAIRS
+    model: Model, tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS
 ) -> Float[Array, ""]:
     """dE_β/dt along the model: ∫⟨u, ∇E⟩dμ with u its velocity and ∇E(x) = ∫e^{β⟨x,y⟩}y dμ.
 

@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from tokenfield.errors import require_kind
 from tokenfield.tokens import Tokens
 
 
 def order_parameter(tokens: Tokens) -> Float[Array, ""]:
     """R = |Σ w_i x_i|."""
+    require_kind(tokens, Tokens, "tokens")
     return jnp.linalg.norm(tokens.moments().mean)

@@ -16,7 +16,8 @@ LARGEST_EXPONENT = 700.0
 
 def check_flow(flow: str) -> None:
     """Refuse anything but the two flows."""
-    require(flow in ("softmax", "unnormalised"), "flow", "be 'softmax' or 'unnormalised'", repr(flow))
+    known = isinstance(flow, str) and flow in ("softmax", "unnormalised")
+    require(known, "flow", "be 'softmax' or 'unnormalised'", repr(flow))
 
 
 def check_exponent(exponent: float, instead: str) -> None:
@@ -57,7 +58,9 @@ def cap_angle(angle: float) -> float:
 
 def times(ts: ArrayLike) -> np.ndarray:
     """Increasing times, counted from the initial value."""
-    ts = np.atleast_1d(np.asarray(as_real(np.asarray(ts), "ts")))
+    ts = np.atleast_1d(np.asarray(as_real(ts, "ts")))
+    require(ts.ndim == 1 and ts.size > 0, "ts", "be a list of times", f"of shape {ts.shape}")
+    require(bool(np.all(np.isfinite(ts))), "ts", "be finite", ts[~np.isfinite(ts)][:1])
     require(bool(np.all(np.diff(ts) > 0)), "ts", "be increasing", ts.tolist())
     require(bool(ts[0] >= 0), "ts", "start at 0, the time of the initial value, or later", ts[0])
     return ts

@@ -4,14 +4,19 @@ Each function returns what a simulation with the same inputs must give; they use
 and closed forms, nothing of the simulator.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import integrate, linalg, special
 
-from tokenfield.errors import as_whole, require
+from tokenfield.errors import RunError, as_number, as_whole, require
 from tokenfield.theory.inputs import Flow, check_flow, finite, fraction, times
 from tokenfield.tokens import as_real
+
+#: Exponents up to here are far from overflow; their negatives and the squares of these from underflow.
+LARGEST_EXPONENT, LONGEST_STEP = 500.0, 300.0
 
 
 def equiangular(
@@ -24,8 +29,15 @@ def equiangular(
     """
     ts = times(ts)
     check_flow(flow)
-    require(n >= 2, "n", "be at least 2", n)
-    require(-1 / (n - 1) <= rho0 < 1, "rho0", f"lie in [{-1 / (n - 1):.6g}, 1)", rho0)
+    as_whole(n, "n", 2)
+    lowest = -1 / (n - 1)
+    require(lowest <= as_number(rho0, "rho0") < 1, "rho0", f"lie in [{lowest:.6g}, 1)", rho0)
+    finite(beta, "beta")
+    if flow == "unnormalised":  # tokens meet within times of e^{−β}
+        most = LARGEST_EXPONENT
+        require(
+            beta <= most, "beta", f"be at most {most:g} for the unnormalised flow, or e^β overflows", beta
+        )
 
     def slope(_: float, u: np.ndarray) -> np.ndarray:
         gap = np.exp(-u)  # 1 − ρ
@@ -37,8 +49,7 @@ def equiangular(
     u0 = [-np.log1p(-rho0)]
     if ts[-1] == 0:
         return np.full(len(ts), float(rho0))
-    solved = integrate.solve_ivp(slope, (0.0, ts[-1]), u0, "DOP853", ts, rtol=1e-13, atol=1e-14)
-    return -np.expm1(-solved.y[0])
+    return -np.expm1(-_solve(slope, ts, u0, 1e-13, 1e-14, f"beta = {beta:g}")[:, 0])
 
 
 def two_tokens(rho0: float, rho1: float, beta: float) -> float:
@@ -46,7 +57,11 @@ def two_tokens(rho0: float, rho1: float, beta: float) -> float:
 
     t = ∫(1+e^{β(1−ρ)})/(2(1−ρ²))dρ; the time is exponential in β when rho0 is small.
     """
-    require(-1 < rho0 <= rho1 < 1, "rho0", f"lie in (−1, rho1 = {rho1:g}]", rho0)
+    require(-1 < as_number(rho1, "rho1") < 1, "rho1", "lie in (−1, 1)", rho1)
+    require(-1 < as_number(rho0, "rho0") <= rho1, "rho0", f"lie in (−1, rho1 = {rho1:g}]", rho0)
+    most = LARGEST_EXPONENT / (1 - rho0)
+    finite(beta, "beta")
+    require(beta <= most, "beta", f"be at most {most:g} here, or the time overflows", beta)
 
     def pace(rho: float) -> float:
         return (1 + np.exp(beta * (1 - rho))) / (2 * (1 - rho**2))
@@ -60,22 +75,27 @@ def poisson_order(ts: ArrayLike, r0: float, d: int) -> Float[np.ndarray, "times"
     The family is invariant: r' = ½(1−r²)h_d(r) and R = h_d(r). d = 2 in closed form.
     """
     ts = times(ts)
-    require(0 <= r0 < 1, "r0", "lie in [0, 1)", r0)
+    as_whole(d, "d", 2)
+    require(0 <= as_number(r0, "r0") < 1, "r0", "lie in [0, 1)", r0)
     if d == 2:
         return np.zeros_like(ts) if r0 == 0 else (1 + (r0**-2 - 1) * np.exp(-ts)) ** -0.5
     if ts[-1] == 0:
         return np.full(len(ts), float(poisson_radius_order(r0, d)))
-    solved = integrate.solve_ivp(
-        lambda _, r: 0.5 * (1 - r**2) * poisson_radius_order(r, d),
-        (0.0, ts[-1]), [r0], "DOP853", ts, rtol=1e-12, atol=1e-14,
-    )  # fmt: skip
-    return poisson_radius_order(solved.y[0], d)
+    radius = _solve(
+        lambda _, r: 0.5 * (1 - r**2) * _radius_order(r, d), ts, [r0], 1e-12, 1e-14, f"r0 = {r0:g}"
+    )
+    return _radius_order(radius[:, 0], d)
 
 
 def poisson_radius_order(r: ArrayLike, d: int) -> Float[np.ndarray, "..."]:
     """R = h_d(r) = (2(d−1)/d) r ₂F₁(1, 1−d/2; 1+d/2; r²) of the Poisson law of radius r; d = 2: R = r."""
-    require(d >= 2, "d", "be at least 2", d)
-    r = np.asarray(r, dtype=float)
+    as_whole(d, "d", 2)
+    r = np.asarray(as_real(r, "r"))
+    require(bool(np.all((r >= 0) & (r <= 1))), "r", "lie in [0, 1]", r)
+    return _radius_order(r, d)
+
+
+def _radius_order(r: np.ndarray, d: int) -> np.ndarray:
     return (2 * (d - 1) / d) * r * special.hyp2f1(1, 1 - d / 2, 1 + d / 2, r**2)
 
 
@@ -84,7 +104,11 @@ def lorentz(x0: ArrayLike, weights: ArrayLike, ts: ArrayLike) -> Float[np.ndarra
 
     g' = [[0, mᵀ], [m, 0]] g, Y = g (1, x0), x = Y_{1:}/Y_0, with m the mean of the moved tokens.
     """
-    ts, x0, weights = times(ts), np.asarray(x0, dtype=float), np.asarray(weights, dtype=float)
+    ts, x0, weights = times(ts), _points(x0), np.asarray(as_real(weights, "weights"))
+    require(weights.shape == (len(x0),), "weights", f"have shape ({len(x0)},), one per token",
+            f"of shape {weights.shape}")  # fmt: skip
+    law = bool(np.all(weights >= 0)) and abs(weights.sum() - 1) <= 1e-6
+    require(law, "weights", "be at least 0 and sum to 1", weights)
     size = x0.shape[1] + 1
     lifted = np.concatenate([np.ones((len(x0), 1)), x0], axis=1)
 
@@ -100,20 +124,20 @@ def lorentz(x0: ArrayLike, weights: ArrayLike, ts: ArrayLike) -> Float[np.ndarra
 
     if ts[-1] == 0:
         return np.stack([x0] * len(ts))
-    solved = integrate.solve_ivp(
-        slope, (0.0, ts[-1]), np.eye(size).ravel(), "DOP853", ts, rtol=1e-12, atol=1e-12
+    return np.stack(
+        [tokens(g) for g in _solve(slope, ts, np.eye(size).ravel(), 1e-12, 1e-12, "these tokens")]
     )
-    return np.stack([tokens(g) for g in solved.y.T])
 
 
 def zero_temperature(x0: ArrayLike, V: ArrayLike, ts: ArrayLike) -> Float[np.ndarray, "times n d"]:
     """Tokens of the zero-temperature flow with B = I: x(t) = e^{Vt}x0/|e^{Vt}x0|, one head."""
-    ts, x0 = times(ts), np.asarray(x0, dtype=float)
-    V = np.asarray(as_real(np.asarray(V), "V"))
+    ts, x0 = times(ts), _points(x0)
+    V, d = np.asarray(as_real(V, "V")), x0.shape[1]
+    require(V.shape == (d, d) and bool(np.all(np.isfinite(V))), "V",
+            f"be a finite matrix of shape ({d}, {d})", f"of shape {V.shape}")  # fmt: skip
     # the largest real part is taken out, so that nothing overflows at long times
-    V = V - np.max(np.linalg.eigvals(V).real) * np.eye(len(V))
-    moved = np.stack([x0 @ linalg.expm(V * t).T for t in ts])
-    return moved / np.linalg.norm(moved, axis=2, keepdims=True)
+    V = V - np.max(np.linalg.eigvals(V).real) * np.eye(d)
+    return np.stack([_linear_orbit(x0, V, t) for t in ts])
 
 
 def pre_norm(
@@ -128,8 +152,9 @@ def pre_norm(
     ts = times(ts)
     n = as_whole(n, "n", 2)
     beta = finite(beta, "beta")
-    require(-1 / (n - 1) <= rho0 < 1, "rho0", f"lie in [{-1 / (n - 1):.6g}, 1)", rho0)
-    require(0 < r0 < np.inf, "r0", "be positive", r0)
+    lowest = -1 / (n - 1)
+    require(lowest <= as_number(rho0, "rho0") < 1, "rho0", f"lie in [{lowest:.6g}, 1)", rho0)
+    require(0 < as_number(r0, "r0") < np.inf, "r0", "be positive", r0)
 
     def slope(_: float, state: np.ndarray) -> np.ndarray:
         gap, r = np.exp(-state[0]), state[1]  # 1 − ρ
@@ -140,8 +165,8 @@ def pre_norm(
     start = [-np.log1p(-rho0), float(r0)]
     if ts[-1] == 0:
         return np.full(len(ts), float(rho0)), np.full(len(ts), float(r0))
-    solved = integrate.solve_ivp(slope, (0.0, ts[-1]), start, "DOP853", ts, rtol=1e-13, atol=1e-14)
-    return -np.expm1(-solved.y[0]), solved.y[1]
+    u, r = _solve(slope, ts, start, 1e-13, 1e-14, f"beta = {beta:g}").T
+    return -np.expm1(-u), r
 
 
 def equiangular_layer(n: float, gamma: float, rho: float) -> float:
@@ -150,8 +175,8 @@ def equiangular_layer(n: float, gamma: float, rho: float) -> float:
     The layer is x ← a/|a| with a the softmax mean, without the token itself added. `n` may be as large as a
     double; `long_context_limit` is where the values go as n → ∞.
     """
-    require(2 <= n < np.inf, "n", "be at least 2 and finite", n)
-    require(-1 / (n - 1) < rho < 1, "rho", f"lie in ({-1 / (n - 1):.6g}, 1)", rho)
+    require(2 <= as_number(n, "n") < np.inf, "n", "be at least 2 and finite", n)
+    require(-1 / (n - 1) < as_number(rho, "rho") < 1, "rho", f"lie in ({-1 / (n - 1):.6g}, 1)", rho)
     gamma = finite(gamma, "gamma")
     own = special.expit(gamma * np.log(n) * (1 - rho) - np.log(n - 1))  # softmax weight of the token itself
     other = (1 - own) / (n - 1)
@@ -170,3 +195,36 @@ def long_context_limit(gamma: float, rho: float) -> float:
     if abs(pull - 1) <= 4 * np.finfo(float).eps:
         return 4 * rho / (1 + 3 * rho)
     return 1.0 if pull < 1 else rho
+
+
+def _linear_orbit(x: np.ndarray, V: np.ndarray, t: float) -> np.ndarray:
+    """e^{Vt}x/|e^{Vt}x| in steps so short that no token, in whatever eigenspace, underflows."""
+    steps = max(1, int(np.ceil(np.linalg.norm(V, 2) * t / LONGEST_STEP)))
+    step = linalg.expm(V * (t / steps)).T
+    for _ in range(steps):
+        before, moved = x, x @ step
+        x = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+        if np.array_equal(x, before):  # at rest
+            break
+    return x
+
+
+def _solve(
+    slope: Callable[..., np.ndarray], ts: np.ndarray, y0: ArrayLike, rtol: float, atol: float, case: str
+) -> np.ndarray:
+    """Values at the times, (times, size), from y0 at t = 0."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a trial step too long; it is not accepted
+        solved = integrate.solve_ivp(slope, (0.0, ts[-1]), y0, "DOP853", ts, rtol=rtol, atol=atol)
+    if not solved.success:
+        raise RunError(f"could not solve the equation with {case} up to t = {ts[-1]:g}: {solved.message}")
+    return solved.y.T
+
+
+def _points(x0: ArrayLike) -> np.ndarray:
+    x0 = np.asarray(as_real(x0, "x0"))
+    right = x0.ndim == 2 and len(x0) > 0 and x0.shape[1] > 1
+    require(right, "x0", "have shape (n, d) with n ≥ 1 and d ≥ 2", f"of shape {x0.shape}")
+    norms = np.linalg.norm(x0, axis=1)
+    off = norms[~(np.abs(norms - 1) <= 1e-6)]
+    require(off.size == 0, "x0", "have rows of norm 1", f"with rows of norm {off[:1]}")
+    return x0

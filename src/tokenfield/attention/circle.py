@@ -1,0 +1,130 @@
+"""Near-linear exponential sums on the circle (d = 2), by Fourier series (theory §5).
+
+With keys e^{iθ_j} and a query of length s and angle ψ,
+
+    e^{−s} Σ_j w_j e^{s cos(ψ−θ_j)} = Σ_k e^{−s}I_k(s) M_k e^{ikψ},   M_k = Σ_j w_j e^{−ikθ_j},
+
+and Σ_j w_j e^{s cos(ψ−θ_j)} e^{iθ_j} has the coefficients M_{k−1}. The moments are one type-1 NUFFT of the
+keys; |k| ≤ K ≈ √(2s log 1/tol) is enough. If every query has the same length (B a multiple of an
+orthogonal matrix) one type-2 NUFFT ends it. Otherwise lengths are interpolated (radial.py):
+
+- on a grid of query directions, where the length is s(ψ) = 1/|A^{−T}(cos ψ, sin ψ)| for a head A = βB;
+  then Fourier coefficients in ψ, then one type-2 NUFFT at the tokens' directions;
+- or, where A is singular or so ill-conditioned that s(ψ) needs too fine a grid, at each token: a type-2
+  NUFFT for every node s_r.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax_finufft import nufft1, nufft2
+from jaxtyping import Array, Float
+from scipy import fft, special
+
+from tokenfield.attention.fast import Fast, Scaled, lengths
+from tokenfield.attention.radial import Radial
+from tokenfield.tokens import Tokens
+
+#: Grid sizes beyond which the lengths are interpolated at each token instead.
+LARGEST_GRID = 2**15
+
+
+class Circle(Fast):
+    """Fourier sums for the heads A that it was planned for; `multipliers` (R, K + 1) are e^{−s}I_k(s)."""
+
+    multipliers: Float[Array, "R K1"] = eqx.field(kw_only=True)
+    #: Size of the grid of query directions; 0: interpolate at each token.
+    grid: int = eqx.field(kw_only=True, static=True)
+
+    @classmethod
+    def plan(cls, heads: np.ndarray, tolerance: float, **options: Any) -> "Circle":
+        """Tables for the matrices A = βB (heads, 2, 2) and a relative tolerance."""
+        low, high = lengths(heads)
+        precision = cls.precision(tolerance)
+        radial = Radial.plan(low, high, precision)
+        band = fourier_band(high, precision)
+        multipliers = special.ive(np.arange(band + 1), radial.nodes[:, None])
+        grid = 0 if radial.count == 1 else _grid_size(heads, band, precision)
+        return cls(
+            tolerance=tolerance,
+            multipliers=jnp.asarray(multipliers),
+            radial=radial,
+            grid=grid,
+            **options,
+        )
+
+    def expansion(self, A: Array, x: Array, tokens: Tokens) -> Scaled:
+        """Scaled sums at the directions of the queries."""
+        queries = x @ A
+        s, psi = jnp.linalg.norm(queries, axis=1), jnp.arctan2(queries[:, 1], queries[:, 0])
+        coefficients = self._coefficients(tokens)
+        if self.radial.count == 1:
+            values = self._at(coefficients[0], psi)
+        elif self.grid:
+            values = self._at(self._through_grid(coefficients, A), psi)
+        else:
+            values = self.radial.sum(lambda c: self._at(c, psi), coefficients, s)
+        total = jnp.stack([values[1].real, values[1].imag], axis=1)
+        return Scaled(s, values[0].real, total)
+
+    def _coefficients(self, tokens: Tokens) -> Array:
+        """Fourier coefficients (R, 2, 2K + 1) of the mass and of the sum of e^{iθ}, for every node s_r."""
+        band = self.multipliers.shape[1] - 1
+        theta = jnp.arctan2(tokens.x[:, 1], tokens.x[:, 0])
+        strengths = tokens.weights.astype(complex)
+        moments = nufft1((2 * band + 3,), strengths, theta, iflag=-1, eps=self.eps)  # |k| ≤ K + 1
+        both = jnp.stack([moments[1:-1], moments[:-2]])
+        even = jnp.concatenate([self.multipliers[:, :0:-1], self.multipliers], axis=1)
+        return even[:, None, :] * both
+
+    def _through_grid(self, coefficients: Array, A: Array) -> Array:
+        """Coefficients (2, G) in ψ of the sums with the length s(ψ) that belongs to each direction."""
+        G = self.grid
+        band = self.multipliers.shape[1] - 1
+        psi = jnp.arange(G) * (2 * jnp.pi / G)
+        s = 1 / jnp.linalg.norm(jnp.linalg.solve(A.T, jnp.stack([jnp.cos(psi), jnp.sin(psi)])), axis=0)
+        padded = jnp.pad(coefficients, ((0, 0), (0, 0), (0, G - 2 * band - 1)))
+        values = jnp.fft.ifft(jnp.roll(padded, -band, axis=-1), axis=-1)
+        values = jnp.einsum("rcg,gr->cg", values, self.radial.coefficients(s))
+        return jnp.fft.fftshift(jnp.fft.fft(values, axis=-1), axes=-1)
+
+    def _at(self, coefficients: Array, psi: Array) -> Array:
+        return nufft2(coefficients, psi, iflag=1, eps=self.eps)
+
+
+def fourier_band(s: float, tolerance: float) -> int:
+    """K such that Σ_{|k|>K} e^{−s}I_k(s) ≤ tolerance."""
+    guess = int(np.sqrt(2 * (s + 1) * np.log(1 / tolerance))) + 40
+    tail = 2 * np.cumsum(special.ive(np.arange(guess + 1), s)[::-1])[::-1]
+    within = np.flatnonzero(tail <= tolerance)
+    return int(within[0]) if within.size else guess
+
+
+def fast_size(least: int) -> int:
+    """A size not below the given one for which FFTs are quick."""
+    return int(fft.next_fast_len(least))  # pyright: ignore[reportArgumentType] (it is an int)
+
+
+def _grid_size(heads: np.ndarray, band: int, tolerance: float) -> int:
+    """Directions needed to resolve the sums over keys anywhere; 0 if too many."""
+    size = fast_size(2 * band + 9)
+    while size <= LARGEST_GRID:
+        if all(_resolved(A, 2 * size, size, tolerance) for A in heads):
+            return size
+        size = fast_size(size + size // 4)
+    return 0
+
+
+def _resolved(A: np.ndarray, fine: int, size: int, tolerance: float) -> bool:
+    """Whether the sum over one key, wherever it is, has no Fourier mode beyond size/2."""
+    if np.linalg.cond(A) > 1e8:
+        return False
+    psi = np.arange(fine) * (2 * np.pi / fine)
+    u = np.stack([np.cos(psi), np.sin(psi)])
+    s = 1 / np.linalg.norm(np.linalg.solve(A.T, u), axis=0)
+    keys = np.linspace(0, 2 * np.pi, 24, endpoint=False) + np.arctan2(*np.linalg.svd(A)[2][0, ::-1])
+    values = np.exp(-s * (1 - np.cos(psi - keys[:, None])))
+    modes = np.abs(np.fft.rfft(values, axis=1)) / fine
+    return bool(modes[:, size // 2 - 1 :].max() <= tolerance)  # they fall geometrically

@@ -1,0 +1,229 @@
+"""Near-linear exponential sums on the sphere (d = 3), by spherical harmonics (theory §5).
+
+With keys y_j and a query of length s and direction u,
+
+    e^{−s} Σ_j c_j e^{s⟨u,y_j⟩} = Σ_lm 4π e^{−s}i_l(s) M_lm Y_lm(u),   M_lm = Σ_j c_j conj Y_lm(y_j),
+
+for c = w and for the three coordinates of w y; l ≤ L ≈ √(2s log 1/tol) is enough. Both sums over points are
+two-dimensional NUFFTs on the doubled sphere: with the colatitude continued to a full turn,
+
+    Y_lm = e^{imφ} Σ_p P_lmp e^{ipθ},   |p| ≤ l,
+
+where the P_lmp are Fourier coefficients of normalised Legendre functions, tabulated once. Queries of
+different length are treated as on the circle: interpolated on a grid of directions, where the length is
+s(u) = 1/|A^{−T}u|, or at each token where A is singular or ill-conditioned.
+
+Real fields travel in pairs, as the real and imaginary part of one complex transform.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax_finufft import nufft1, nufft2
+from jaxtyping import Array, Float
+from scipy import special
+
+from tokenfield.attention.circle import fast_size
+from tokenfield.attention.fast import Fast, Scaled, lengths
+from tokenfield.attention.radial import Radial
+from tokenfield.tokens import Tokens
+
+#: Degrees beyond which the tables take gigabytes.
+LARGEST_DEGREE = 640
+#: Points on a turn of the grid beyond which the lengths are interpolated at each token instead.
+LARGEST_GRID = 2048
+
+
+class Harmonic(Fast):
+    """Sums by spherical harmonics for the heads A that it was planned for.
+
+    `legendre` (m, l, p): P_lmp for 0 ≤ m ≤ l ≤ L and p ≥ 0, up to the factor below; for even m the
+    functions are even in θ, cosine series, for odd m odd, sine series.
+    `multipliers` (R, L + 1): 4πe^{−s}i_l(s).
+    """
+
+    legendre: Float[Array, "L1 L1 L1"] = eqx.field(kw_only=True)
+    multipliers: Float[Array, "R L1"] = eqx.field(kw_only=True)
+    #: Points of the grid on a turn, in θ and in φ; 0: interpolate at each token.
+    grid: int = eqx.field(kw_only=True, static=True)
+
+    @classmethod
+    def plan(cls, heads: np.ndarray, tolerance: float, **options: Any) -> "Harmonic":
+        """Tables for the matrices A = βB (heads, 3, 3) and a relative tolerance."""
+        low, high = lengths(heads)
+        precision = cls.precision(tolerance)
+        radial = Radial.plan(low, high, precision)
+        degree = harmonic_degree(high, precision)
+        multipliers = scaled_bessel(np.arange(degree + 1), radial.nodes[:, None])
+        return cls(
+            tolerance=tolerance,
+            legendre=jnp.asarray(legendre_fourier(degree)),
+            multipliers=jnp.asarray(multipliers),
+            radial=radial,
+            grid=0 if radial.count == 1 else _grid_size(heads, degree, precision),
+            **options,
+        )
+
+    @property
+    def degree(self) -> int:
+        """L."""
+        return self.multipliers.shape[1] - 1
+
+    def expansion(self, A: Array, x: Array, tokens: Tokens) -> Scaled:
+        """Scaled sums at the directions of the queries."""
+        queries = x @ A
+        s = jnp.linalg.norm(queries, axis=1)
+        theta, phi = _angles(queries)
+        moments = self._moments(tokens)
+        by_node = self.multipliers[:, None, None, :] * moments
+        if self.radial.count == 1:
+            values = self._at(self._series(by_node[0]), theta, phi)
+        elif self.grid:
+            values = self._at(self._through_grid(by_node, A), theta, phi)
+        else:
+            values = self.radial.sum(lambda m: self._at(self._series(m), theta, phi), by_node, s)
+        return Scaled(s, values[0].real, jnp.stack([values[0].imag, values[1].real, values[1].imag], axis=1))
+
+    def _moments(self, tokens: Tokens) -> Array:
+        """M_lm (4, m, l) of w, w y_1, w y_2, w y_3 for m ≥ 0."""
+        L = self.degree
+        theta, phi = _angles(tokens.x)
+        strengths = tokens.weights * jnp.stack(
+            [1.0 + 1j * tokens.x[:, 0], tokens.x[:, 1] + 1j * tokens.x[:, 2]]
+        )
+        modes = nufft1((2 * L + 1, 2 * L + 1), strengths, theta, phi, iflag=-1, eps=self.eps)
+        mirrored = jnp.conj(modes[:, ::-1, ::-1])
+        fields = jnp.stack([(modes + mirrored) / 2, (modes - mirrored) / 2j], axis=1)
+        fields = jnp.swapaxes(fields.reshape(4, *modes.shape[1:])[:, :, L:], 1, 2)  # (4, m ≥ 0, p)
+        return jnp.einsum("cmp,mlp->cml", _fold(fields, L), self.legendre)
+
+    def _series(self, moments: Array) -> Array:
+        """Fourier modes (2, p, m), |p|, |m| ≤ L, on the doubled sphere of two pairs of fields Σ M_lm Y_lm."""
+        half = _unfold(jnp.einsum("cml,mlp->cmp", moments, self.legendre), self.degree)  # (4, m ≥ 0, p)
+        whole = jnp.concatenate([jnp.conj(half[:, :0:-1, ::-1]), half], axis=1)
+        return jnp.swapaxes(whole[0::2] + 1j * whole[1::2], 1, 2)
+
+    def _through_grid(self, by_node: Array, A: Array) -> Array:
+        """Modes (2, G, G) of the fields with the length s(u) that belongs to each direction."""
+        G, L = self.grid, self.degree
+        s = 1 / jnp.linalg.norm(jnp.linalg.solve(A.T, _directions(G).reshape(3, -1)), axis=0)
+
+        def values(moments: Array) -> Array:
+            padded = jnp.pad(self._series(moments), ((0, 0), (0, G - 2 * L - 1), (0, G - 2 * L - 1)))
+            return jnp.fft.ifft2(jnp.roll(padded, (-L, -L), axis=(1, 2))).reshape(2, -1)
+
+        fields = self.radial.sum(values, by_node, s).reshape(2, G, G)
+        return jnp.fft.fftshift(jnp.fft.fft2(fields), axes=(1, 2))
+
+    def _at(self, modes: Array, theta: Array, phi: Array) -> Array:
+        return nufft2(modes, theta, phi, iflag=1, eps=self.eps)
+
+
+def _angles(x: Array) -> tuple[Array, Array]:
+    """Colatitude from the third axis, and longitude."""
+    across = jnp.hypot(x[:, 0], x[:, 1])
+    return jnp.arctan2(across, x[:, 2]), jnp.arctan2(x[:, 1], x[:, 0])
+
+
+def _directions(G: int) -> Array:
+    """Points (3, G, G) of the doubled sphere, θ first."""
+    turn = jnp.arange(G) * (2 * jnp.pi / G)
+    theta, phi = jnp.meshgrid(turn, turn, indexing="ij")
+    return jnp.stack([jnp.sin(theta) * jnp.cos(phi), jnp.sin(theta) * jnp.sin(phi), jnp.cos(theta)])
+
+
+def _fold(modes: Array, L: int) -> Array:
+    """Σ over ±p of modes (..., m, p) against cosine (m even) or sine (m odd) series, for p ≥ 0."""
+    plus, minus = modes[..., L:], modes[..., L::-1]
+    sign = jnp.where(jnp.arange(modes.shape[-2]) % 2 == 0, 1.0, -1.0)[:, None]
+    # Σ_j c e^{−ipθ} → Σ_j c 2cos pθ, or Σ_j c 2 sin pθ = i (plus − minus)
+    factor = jnp.where(jnp.arange(modes.shape[-2]) % 2 == 0, 1.0 + 0j, 1j)[:, None]
+    return factor * (plus + sign * minus)
+
+
+def _unfold(series: Array, L: int) -> Array:
+    """Modes for −L ≤ p ≤ L of Σ_p≥0 a_p 2cos pθ (m even) or a_p 2 sin pθ (m odd)."""
+    even = (jnp.arange(series.shape[-2]) % 2 == 0)[:, None]
+    plus = jnp.where(even, 1.0 + 0j, -1j) * series
+    minus = jnp.where(even, 1.0 + 0j, 1j) * series
+    middle = plus[..., :1] + minus[..., :1]
+    return jnp.concatenate([minus[..., :0:-1], middle, plus[..., 1:]], axis=-1)
+
+
+def legendre_fourier(degree: int) -> Float[np.ndarray, "L1 L1 L1"]:
+    """a[m, l, p] with P̄_lm(cos θ) = Σ_{p≥0} a[m,l,p]·2cos pθ (m even) or ·2 sin pθ (m odd).
+
+    P̄_lm is orthonormal with e^{imφ} on the sphere. Computed on equispaced angles by the recurrence in l,
+    stable upwards, and transformed.
+    """
+    L = degree
+    count = fast_size(2 * L + 2)
+    theta = np.arange(count) * (2 * np.pi / count)
+    x, y = np.cos(theta), np.sin(theta)  # y < 0 on the second half continues odd m oddly
+    table = np.zeros((L + 1, L + 1, L + 1))
+    top = np.full(count, np.sqrt(1 / (4 * np.pi)))
+    for m in range(L + 1):
+        rows = np.zeros((L + 1 - m, count))
+        rows[0] = top
+        if m < L:
+            rows[1] = np.sqrt(2 * m + 3) * x * top
+        for k in range(2, L + 1 - m):
+            n = m + k  # the degree
+            a = np.sqrt((4 * n * n - 1) / (n * n - m * m))
+            b = np.sqrt(((n - 1) ** 2 - m * m) / (4 * (n - 1) ** 2 - 1))
+            rows[k] = a * (x * rows[k - 1] - b * rows[k - 2])
+        modes = np.fft.rfft(rows, axis=1)[:, : L + 1] / count
+        series = modes.real if m % 2 == 0 else -modes.imag
+        series[:, 0] /= 2
+        table[m, m:] = series
+        top = -np.sqrt((2 * m + 3) / (2 * m + 2)) * y * top
+    return table
+
+
+def scaled_bessel(degree: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """4π e^{−s} i_l(s), i_l the modified spherical Bessel function √(π/2s) I_{l+1/2}(s)."""
+    safe = np.maximum(s, 1e-300)
+    values = np.sqrt(np.pi / (2 * safe)) * special.ive(degree + 0.5, safe)
+    return 4 * np.pi * np.where(s > 0, values, np.where(degree == 0, 1.0, 0.0))
+
+
+def harmonic_degree(s: float, tolerance: float) -> int:
+    """L such that Σ_{l>L} (2l + 1) e^{−s}i_l(s) ≤ tolerance."""
+    degrees = np.arange(int(np.sqrt(2 * (s + 1) * np.log(1 / tolerance))) + 60)
+    terms = (2 * degrees + 1) * scaled_bessel(degrees, np.array(s)) / (4 * np.pi)
+    tail = np.cumsum(terms[::-1])[::-1]
+    within = np.flatnonzero(tail <= tolerance)
+    return int(within[0]) if within.size else int(degrees[-1])
+
+
+def _grid_size(heads: np.ndarray, degree: int, tolerance: float) -> int:
+    """Points on a turn that resolve the sums over keys anywhere; 0 if too many."""
+    size = fast_size(2 * degree + 9)
+    while size <= LARGEST_GRID:
+        if all(_resolved(A, 2 * size, size, tolerance) for A in heads):
+            return size
+        size = fast_size(size + size // 6)
+    return 0
+
+
+def _resolved(A: np.ndarray, fine: int, size: int, tolerance: float) -> bool:
+    """Whether sums over one key have no mode beyond size/2 along meridians and parallels."""
+    if np.linalg.cond(A) > 1e6:
+        return False
+    turn, few = np.arange(fine) * (2 * np.pi / fine), np.arange(12) * (np.pi / 12)
+    meridians, parallels = np.meshgrid(turn, few), np.meshgrid(few, turn, indexing="ij")
+    theta, phi = (np.concatenate([a, b]) for a, b in zip(meridians, parallels, strict=True))
+    u = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)])
+    s = 1 / np.linalg.norm(np.linalg.solve(A.T, u.reshape(3, -1)), axis=0).reshape(theta.shape)
+    axes = np.linalg.svd(A)[2]  # directions in which queries are longest and shortest
+    keys = np.concatenate([axes, axes[[0, 1, 2]] + axes[[1, 2, 0]], [[0, 0, 1.0], [0.6, 0, 0.8]]])
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    for key in keys:
+        values = np.exp(-s * (1 - np.tensordot(key, u, 1)))
+        modes = np.abs(np.fft.rfft(values, axis=1)) / fine
+        # there are many of them, and they fall geometrically
+        if modes[:, size // 2 - 1 :].max() > tolerance / 30:
+            return False
+    return True

@@ -1,0 +1,185 @@
+"""Transport to few atoms, and between any two laws of a few thousand points: linear programs.
+
+The programs are solved by the network simplex method of POT. Its answer is not taken on trust: a plan
+gives an upper bound, potentials with f(x) + g(y) ≤ c(x, y)^p a lower bound ∫f dμ + ∫g dν.
+"""
+
+import os
+import warnings
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_matrix
+
+from tokenfield.diagnostics.coupling.cells import cell_starts, halved, merged
+from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, cumulated, monotone
+
+#: Pivots allowed to one linear program: in effect as many as it takes.
+PIVOTS = 10**9
+#: A plan and potentials whose values agree to this fraction of W^p are optimal.
+OPTIMAL = 1e-10
+
+
+class Bounds(NamedTuple):
+    """A coupling, and a proven lower bound of W_p."""
+
+    plan: Plan
+    lower: float
+
+
+class Program(NamedTuple):
+    """A solved linear program: flows along the arcs, potentials of both sides."""
+
+    plan: Plan
+    f: np.ndarray
+    g: np.ndarray
+
+
+def to_two_atoms(mu: Law, nu: Law, cost: Cost) -> Plan:
+    """Optimal: tokens sorted by how much rather they go to the first atom, up to its weight."""
+    order = np.argsort(cost.power(mu.x, nu.x[0]) - cost.power(mu.x, nu.x[1]), kind="stable")
+    plan = monotone(cumulated(mu.w[order]), cumulated(nu.w))
+    return Plan(order[plan.i], plan.j, plan.mass)
+
+
+def by_program(mu: Law, nu: Law, cost: Cost) -> Bounds:
+    """One linear program over all pairs, then again over the pairs that matter until it is optimal.
+
+    The repetition works on the costs reduced by the potentials, which are small where mass moves: the
+    digits that the simplex method loses on costs of very different size come back.
+    """
+    matrix = cost.matrix(mu.x, nu.x)
+    scale = max(float(matrix.max()), np.finfo(float).tiny)
+    solved = dense_program(mu.w, nu.w, matrix / scale)
+    f, g = solved.f * scale, solved.g * scale
+    best, lower = solved.plan, 0.0
+    for _ in range(4):
+        f, g, total = _feasible(mu, nu, matrix, f, g)
+        lower = max(lower, total)
+        value = _value(matrix, best)
+        if value - lower <= OPTIMAL * value:
+            break
+        reduced = matrix - f[:, None] - g[None]
+        limit = np.partition(reduced.ravel(), k := min(reduced.size - 1, 12 * sum(matrix.shape)))[k]
+        chosen = reduced <= limit
+        chosen[best.i, best.j] = True
+        i, j = np.nonzero(chosen)
+        again = sparse_program(mu.w, nu.w, i, j, reduced[i, j])
+        if again is None:
+            break
+        f, g = f + again.f, g + again.g
+        if _value(matrix, again.plan) < value:
+            best = again.plan
+    return Bounds(best, cost.root(lower))
+
+
+def to_few_atoms(mu: Law, nu: Law, cost: Cost, active: int = 2000) -> Bounds:
+    """Many tokens, few atoms: a program over the undecided tokens only.
+
+    With prices g of the atoms a token goes where c^p − g is least. Tokens for which the second best
+    atom is much worse are settled; the program shares out the rest and gives better prices. The
+    lower bound ∫min_j(c^p − g_j) dμ + ∫g dν says when nothing is left to gain. The first prices are
+    those of the tokens merged into fewer, in the same way.
+    """
+    plan, lower, _ = _shared_out(mu, nu, cost, active)
+    return Bounds(plan, cost.root(lower))
+
+
+def _shared_out(mu: Law, nu: Law, cost: Cost, active: int) -> tuple[Plan, float, np.ndarray]:
+    """Plan, lower bound of W^p and prices."""
+    matrix = cost.matrix(mu.x, nu.x)
+    if len(mu.w) <= active:
+        solved = dense_program(mu.w, nu.w, matrix)
+        return solved.plan, dual_value(mu.w, np.min(matrix - solved.g, axis=1), nu.w, solved.g), solved.g
+    order = halved(mu.x)
+    cells = merged(Law(mu.x[order], mu.w[order]), cell_starts(len(order), len(order) // 4))
+    g = _shared_out(Law(cells.x, cells.w), nu, cost, active)[2]
+    best, value, lower = None, np.inf, 0.0
+    for _ in range(30):
+        reduced = matrix - g
+        two = np.partition(reduced, 1, axis=1)[:, :2]
+        lower = max(lower, dual_value(mu.w, two[:, 0], nu.w, g))
+        if active > 2 * len(mu.w) or (best is not None and value - lower <= OPTIMAL * value):
+            break
+        home = np.argmin(reduced, axis=1)
+        order = np.argsort(two[:, 1] - two[:, 0])
+        free, settled = order[:active], order[active:]
+        left = nu.w - np.bincount(home[settled], mu.w[settled], minlength=len(nu.w))
+        if np.any(left < 0):  # too much was settled on wrong prices
+            active *= 2
+            continue
+        solved = dense_program(mu.w[free], left * (mu.w[free].sum() / left.sum()), reduced[free])
+        plan = Plan(
+            np.concatenate([settled, free[solved.plan.i]]),
+            np.concatenate([home[settled], solved.plan.j]),
+            np.concatenate([mu.w[settled], solved.plan.mass]),
+        )
+        g = g + solved.g
+        if _value(matrix, plan) < value:
+            best, value = plan, _value(matrix, plan)
+        else:
+            active *= 2
+    if best is None:
+        best = dense_program(mu.w, nu.w, matrix).plan
+    return best, lower, g
+
+
+def dense_program(a: np.ndarray, b: np.ndarray, matrix: np.ndarray) -> Program:
+    """The linear program over all pairs; the plan is feasible even if the potentials are poor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # optimality is judged by the potentials
+        flow, log = _pot().emd(a, b, matrix, numItermax=PIVOTS, log=True, center_dual=False)
+    i, j = np.nonzero(flow)
+    return Program(Plan(i, j, flow[i, j]), log["u"], log["v"])
+
+
+def sparse_program(
+    a: np.ndarray, b: np.ndarray, i: np.ndarray, j: np.ndarray, costs: np.ndarray
+) -> Program | None:
+    """The linear program over the arcs (i, j) alone, or None if they do not carry the masses."""
+    scale = max(float(np.abs(costs).max()), np.finfo(float).tiny)
+    arcs = coo_matrix((costs / scale, (i, j)), shape=(len(a), len(b)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        flow, log = _pot().emd(a, b, arcs, numItermax=PIVOTS, log=True, center_dual=False)
+    carried = flow.data > 0
+    plan = Plan(flow.row[carried], flow.col[carried], flow.data[carried])
+    if log["warning"] is not None or abs(plan.mass.sum() - 1) > 1e-12:
+        return None
+    return Program(plan, log["u"] * scale, log["v"] * scale)
+
+
+def _feasible(
+    mu: Law, nu: Law, matrix: np.ndarray, f: np.ndarray, g: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Potentials raised and lowered until f + g ≤ c^p everywhere, with their value."""
+    g = np.min(matrix - f[:, None], axis=0)
+    f = np.min(matrix - g[None], axis=1)
+    return f, g, dual_value(mu.w, f, nu.w, g)
+
+
+def dual_value(a: np.ndarray, f: np.ndarray, b: np.ndarray, g: np.ndarray) -> float:
+    """∫f dμ + ∫g dν less its rounding."""
+    middle = (np.max(f) + np.min(f)) / 2  # a constant moved from f to g keeps the terms small
+    f, g = a * (f - middle), b * (g + middle)
+    rounding = 4 * np.finfo(float).eps * (np.sum(np.abs(f)) + np.sum(np.abs(g)))
+    return float(np.sum(f) + np.sum(g) - rounding)
+
+
+def _value(matrix: np.ndarray, plan: Plan) -> float:
+    return float(np.sum(matrix[plan.i, plan.j] * plan.mass) / np.sum(plan.mass))
+
+
+@cache
+def _pot() -> Any:
+    """POT, imported when first needed and without the array libraries it would load beside itself."""
+    names = [f"POT_BACKEND_DISABLE_{name}" for name in ("PYTORCH", "JAX", "TENSORFLOW", "CUPY")]
+    added = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))
+    try:
+        import ot
+    finally:
+        for name in added:
+            del os.environ[name]
+    return ot

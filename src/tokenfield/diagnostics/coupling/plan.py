@@ -1,0 +1,110 @@
+"""Costs on the sphere, laws as plain arrays, and couplings as lists of moved masses.
+
+Distances come from chords, so that tiny ones keep their digits. Masses are compared to `SAME_MASS`:
+weights are rounded numbers themselves, and two cumulated sums closer than that are taken as equal.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+#: Cumulated masses closer than this are the same mass.
+SAME_MASS = 4e-15
+
+
+class Law(NamedTuple):
+    """Different points x (n, d) of the sphere with positive weights w (n,) of sum 1."""
+
+    x: np.ndarray
+    w: np.ndarray
+
+
+class Plan(NamedTuple):
+    """A coupling of two laws: the mass `mass[k]` goes from point `i[k]` to point `j[k]`."""
+
+    i: np.ndarray
+    j: np.ndarray
+    mass: np.ndarray
+
+
+class Cost(NamedTuple):
+    """The cost c(x, y)^p, c the angle ("geodesic") or the chord ("chordal")."""
+
+    name: str
+    p: float
+
+    @property
+    def diameter(self) -> float:
+        """The greatest distance, that of antipodes."""
+        return np.pi if self.name == "geodesic" else 2.0
+
+    def distance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """c(x, y) along the last axis; the other axes broadcast."""
+        chord = _length(x, y, np.subtract)
+        return chord if self.name == "chordal" else 2 * np.arctan2(chord, _length(x, y, np.add))
+
+    def power(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """c(x, y)^p along the last axis."""
+        return self.distance(x, y) ** self.p
+
+    def matrix(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """c(x_i, y_j)^p for all pairs."""
+        return self.power(x[:, None], y[None])
+
+    def mean(self, distances: np.ndarray, mass: np.ndarray) -> float:
+        """(Σ m c^p / Σ m)^{1/p}, without underflow of c^p."""
+        top = float(np.max(distances))
+        if top == 0:
+            return 0.0
+        return top * float(np.sum(mass * (distances / top) ** self.p) / np.sum(mass)) ** (1 / self.p)
+
+    def root(self, total: float) -> float:
+        """W from W^p; a negative total, which is rounding or an empty bound, gives 0."""
+        return max(total, 0.0) ** (1 / self.p)
+
+    def of_plan(self, plan: Plan, mu: Law, nu: Law) -> float:
+        """W_p of this coupling: never below the true one."""
+        return self.mean(self.distance(mu.x[plan.i], nu.x[plan.j]), plan.mass)
+
+
+def as_law(x: np.ndarray, w: np.ndarray) -> Law:
+    """Equal points become one, in lexicographic order; points without weight are left out."""
+    x, w = x[w > 0] + 0.0, w[w > 0]  # + 0.0 turns −0.0 into 0.0
+    order = np.lexsort(x.T)
+    x, w = x[order], w[order]
+    first = np.flatnonzero(np.concatenate([[True], np.any(x[1:] != x[:-1], axis=1)]))
+    return Law(x[first], np.add.reduceat(w, first))
+
+
+def cumulated(w: np.ndarray) -> np.ndarray:
+    """Partial sums of the weights, the last one 1; summed in long doubles."""
+    total = np.cumsum(w, dtype=np.longdouble)
+    return np.asarray(total / total[-1], dtype=np.float64)
+
+
+def monotone(first: np.ndarray, second: np.ndarray) -> Plan:
+    """Coupling in order of two lists of masses, given by their partial sums that end at 1.
+
+    Partial sums that agree up to `SAME_MASS` are made equal, so that no sliver of rounding is moved.
+    """
+    second = _snapped(second, np.append(0.0, first))
+    edges = np.union1d(first, second)
+    mass = np.diff(edges, prepend=0.0)
+    i, j = np.searchsorted(first, edges), np.searchsorted(second, edges)
+    real = (mass > 0) & (i < len(first)) & (j < len(second))
+    return Plan(i[real], j[real], mass[real])
+
+
+def _snapped(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    right = np.minimum(np.searchsorted(grid, values), len(grid) - 1)
+    left = np.maximum(right - 1, 0)
+    near = np.where(values - grid[left] < grid[right] - values, left, right)
+    return np.where(np.abs(values - grid[near]) <= SAME_MASS, grid[near], values)
+
+
+def _length(x: np.ndarray, y: np.ndarray, combine: np.ufunc) -> np.ndarray:
+    """|x ± y| along the last axis, one coordinate at a time: no (n, m, d) array is made."""
+    square = combine(x[..., 0], y[..., 0]) ** 2
+    for k in range(1, x.shape[-1]):
+        square += combine(x[..., k], y[..., k]) ** 2
+    return np.sqrt(square)

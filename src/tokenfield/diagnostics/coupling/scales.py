@@ -1,0 +1,184 @@
+"""Transport between many points: exact on a coarse partition, then refined scale by scale.
+
+Both laws are cut into cells by halving, and a cell is represented by its mean direction. The coarse
+problem is a linear program over all pairs. Going down, an arc between two cells becomes the arcs
+between their parts; potentials are extended by f(x) = min_y c(x, y)^p − g(y) along the arcs, only the
+arcs of least reduced cost c^p − f − g are kept, and a sparse linear program is solved on those. On
+reduced costs that are nearly right already the simplex method is quick.
+
+The result is proven afterwards: pairs with f + g > c^p are searched for. Lowering f by the excess gives
+a true lower bound of W; the pairs join the program, and where none is left the coupling is optimal.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenfield.diagnostics.coupling.atoms import Bounds, dense_program, dual_value, sparse_program
+from tokenfield.diagnostics.coupling.cells import (
+    Scale,
+    at_scales,
+    children,
+    expand,
+    halved,
+    parents,
+    smallest,
+)
+from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, cumulated, monotone
+from tokenfield.diagnostics.coupling.proof import Dual, excess
+
+#: The coarsest partition has 2^COARSE cells, each finer one 4 times as many.
+COARSE = 11
+#: Arcs kept for each point, those of least reduced cost.
+ARCS = 10
+#: How often arcs are added to a program.
+ROUNDS = 8
+#: The work ends when W^p is known to this fraction.
+NARROW = 1e-6
+#: Greater laws than this are not solved at their finest scale, only bounded.
+LARGEST = 200_000
+#: Pairs that all proofs together may look at.
+PAIRS = 2 * 10**10
+
+
+class State(NamedTuple):
+    """A coupling at one scale with its potentials and the arcs (i, j) of its program."""
+
+    plan: Plan
+    dual: Dual
+    i: np.ndarray
+    j: np.ndarray
+
+
+def by_scales(mu: Law, nu: Law, cost: Cost, coarse: int = COARSE, pairs: int = PAIRS) -> Bounds:
+    """A coupling of two large laws and a lower bound of W_p, usually a millionth apart."""
+    order, other = halved(mu.x), halved(nu.x)
+    mu, nu = Law(mu.x[order], mu.w[order]), Law(nu.x[other], nu.w[other])
+    most = max(len(mu.w), len(nu.w))
+    sizes = [2**k for k in range(coarse, 40, 2) if k == coarse or 2**k <= min(most / 3, LARGEST)]
+    mus, nus = at_scales(mu, sizes), at_scales(nu, sizes)
+    state, lower = _coarsest(mus[0], nus[0], cost)
+    lower = cost.root(lower) - _moved(mu, mus[0], cost) - _moved(nu, nus[0], cost)
+    for k in range(1, len(mus)):
+        rounds = ROUNDS if len(mus[k].w) <= LARGEST and len(nus[k].w) <= LARGEST else 0
+        state = _refine(mus[k - 1], nus[k - 1], mus[k], nus[k], state, cost, rounds)
+    plan, proven = _prove(mu, nu, state, cost, pairs, rounds)
+    return Bounds(Plan(order[plan.i], other[plan.j], plan.mass), max(lower, cost.root(proven)))
+
+
+def _coarsest(mu: Scale, nu: Scale, cost: Cost) -> tuple[State, float]:
+    """One program over all pairs of cells, and the lower bound of its W^p."""
+    matrix = cost.matrix(mu.x, nu.x)
+    solved = dense_program(mu.w, nu.w, matrix)
+    g = np.min(matrix - solved.f[:, None], axis=0)
+    f = np.min(matrix - g, axis=1)
+    reduced = matrix - f[:, None] - g
+    i, j = np.nonzero(reduced <= _limit(reduced.ravel(), sum(matrix.shape)))
+    i, j = _least(i, j, reduced[i, j], solved.plan)
+    return State(solved.plan, Dual(f, g), i, j), dual_value(mu.w, f, nu.w, g)
+
+
+def _moved(law: Law, scale: Scale, cost: Cost) -> float:
+    """What it costs to move every token to its cell's point, at least W_p between the two laws."""
+    cell = np.searchsorted(scale.first, np.arange(len(law.w)), side="right") - 1
+    return cost.mean(cost.distance(law.x, scale.x[cell]), law.w)
+
+
+def _refine(mu: Scale, nu: Scale, fine: Scale, other: Scale, state: State, cost: Cost, rounds: int) -> State:
+    """The state at the next finer scale, its program solved at most `rounds` times.
+
+    Arcs that join are taken from those between all parts of cells with an arc.
+    """
+    i, j = state.i, state.j
+    up, across = parents(mu, fine), parents(nu, other)
+    down, along = children(up, len(mu.w)), children(across, len(nu.w))
+    k, arc = expand(i, down)
+    f = _group_min(cost.power(fine.x[k], nu.x[j[arc]]) - state.dual.g[j[arc]], k, len(fine.w))
+    m, arc = expand(j, along)
+    g = _group_min(cost.power(other.x[m], mu.x[i[arc]]) - state.dual.f[i[arc]], m, len(other.w))
+    plan, dual = _split(state.plan, fine.w, other.w), Dual(f, g)
+    k, arc = expand(i, down)
+    m, pair = expand(j[arc], along)
+    k = k[pair]
+    costs = cost.power(fine.x[k], other.x[m])
+    reduced = costs - f[k] - g[m]
+    near = reduced <= _limit(reduced, len(f) + len(g))
+    i, j = _least(k[near], m[near], reduced[near], plan)
+    for _ in range(rounds):
+        solved = _improve(fine, other, dual, i, j, cost)
+        if solved is None:
+            break
+        plan, dual = solved
+        bad = costs - dual.f[k] - dual.g[m] < -NARROW * _value(fine, other, plan, cost)
+        if not np.any(bad):
+            break
+        i, j = _joined(i, j, k[bad], m[bad])
+    return State(plan, dual, i, j)
+
+
+def _improve(
+    mu: Scale | Law, nu: Scale | Law, dual: Dual, i: np.ndarray, j: np.ndarray, cost: Cost
+) -> tuple[Plan, Dual] | None:
+    """The program on the arcs, solved for the costs reduced by the potentials."""
+    solved = sparse_program(mu.w, nu.w, i, j, cost.power(mu.x[i], nu.x[j]) - dual.f[i] - dual.g[j])
+    return None if solved is None else (solved.plan, Dual(dual.f + solved.f, dual.g + solved.g))
+
+
+def _prove(mu: Law, nu: Law, state: State, cost: Cost, pairs: int, rounds: int) -> tuple[Plan, float]:
+    """Add arcs until the plan is optimal or the work is too much; the best plan and lower bound of W^p."""
+    plan, dual, i, j = state
+    best, value, lower = plan, _value(mu, nu, plan, cost), 0.0
+    while True:
+        found = excess(mu, nu, dual, cost, pairs, NARROW / 100 * value)
+        lower = max(lower, dual_value(mu.w, dual.f - found.at, nu.w, dual.g))
+        pairs, rounds = pairs - found.pairs, rounds - 1
+        if value - lower <= NARROW * value or rounds <= 0 or pairs < found.pairs or len(found.i) == 0:
+            return best, lower
+        i, j = _joined(i, j, found.i, found.j)
+        solved = _improve(mu, nu, dual, i, j, cost)
+        if solved is None:
+            return best, lower
+        plan, dual = solved
+        if _value(mu, nu, plan, cost) < value:
+            best, value = plan, _value(mu, nu, plan, cost)
+
+
+def _value(mu: Scale | Law, nu: Scale | Law, plan: Plan, cost: Cost) -> float:
+    return float(np.sum(cost.power(mu.x[plan.i], nu.x[plan.j]) * plan.mass) / np.sum(plan.mass))
+
+
+def _joined(
+    i: np.ndarray, j: np.ndarray, more_i: np.ndarray, more_j: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both lists of arcs, each arc once."""
+    width = max(int(np.max(j)), int(np.max(more_j))) + 1
+    arcs = np.unique(np.concatenate([i, more_i]) * width + np.concatenate([j, more_j]))
+    return arcs // width, arcs % width
+
+
+def _group_min(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
+    least = np.full(n, np.inf)
+    np.minimum.at(least, group, values)
+    return least
+
+
+def _split(plan: Plan, a: np.ndarray, b: np.ndarray) -> Plan:
+    """A plan between cells as a plan between their parts, taken in order: feasible, not optimal."""
+    by_row = np.argsort(plan.i, kind="stable")
+    rows = monotone(cumulated(a), cumulated(plan.mass[by_row]))
+    column = plan.j[by_row][rows.j]
+    by_column = np.argsort(column, kind="stable")
+    columns = monotone(cumulated(b), cumulated(rows.mass[by_column]))
+    return Plan(rows.i[by_column][columns.j], columns.i, columns.mass)
+
+
+def _least(i: np.ndarray, j: np.ndarray, reduced: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """The `ARCS` arcs of least reduced cost at every point of either side, and those of the plan."""
+    kept = smallest(reduced, i, ARCS) | smallest(reduced, j, ARCS)
+    return _joined(i[kept], j[kept], plan.i, plan.j)
+
+
+def _limit(reduced: np.ndarray, points: int) -> float:
+    """A reduced cost that enough arcs stay below; it spares sorting all of them."""
+    k = 2 * ARCS * points
+    return float(np.partition(reduced, k)[k]) if k < len(reduced) else np.inf

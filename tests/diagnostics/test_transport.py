@@ -1,0 +1,345 @@
+"""Wasserstein distances against brute force, closed forms, and the axioms of a distance."""
+
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+import tokenfield as tkf
+from tokenfield.diagnostics import transport
+from tokenfield.diagnostics.coupling import atoms, circle, scales
+from tokenfield.diagnostics.coupling.cells import halved
+from tokenfield.diagnostics.coupling.plan import Cost, Law, as_law
+from tokenfield.diagnostics.coupling.proof import Dual, excess
+from tokenfield.diagnostics.transport import coupled_distance
+
+COSTS = ["geodesic", "chordal"]
+
+
+def points(n, d, rng, shift=0.0):
+    x = rng.normal(size=(n, d))
+    x[:, 0] += shift
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def on_circle(angle, weights=None):
+    return tkf.Tokens(np.stack([np.cos(angle), np.sin(angle)], axis=1), weights)
+
+
+def brute_force(x, y, p, cost):
+    """Equal atoms, as many on both sides: the best permutation. Angles by arccos, not by chords."""
+    angle = np.arccos(np.clip(x @ y.T, -1, 1))
+    matrix = (angle if cost == "geodesic" else 2 * np.sin(angle / 2)) ** p
+    rows, columns = linear_sum_assignment(matrix)
+    return matrix[rows, columns].mean() ** (1 / p)
+
+
+def multiplicities(n, total, rng):
+    """n whole numbers ≥ 1 of the given sum."""
+    return 1 + rng.multinomial(total - n, np.ones(n) / n)
+
+
+def close_in(found, expected):
+    assert found.value == pytest.approx(expected, rel=1e-7, abs=1e-7)  # arccos of 1 − 1e-16 is 1e-8
+    assert found.lower - 1e-7 <= expected <= found.upper + 1e-7
+    assert found.lower <= found.value <= found.upper
+
+
+@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_agrees_with_brute_force(d, cost, p, weighted):
+    rng = np.random.default_rng([d, p, weighted, cost == "chordal"])
+    for _ in range(12):
+        n, m = rng.integers(1, 9, size=2)
+        total = int(rng.integers(max(n, m), 25)) if weighted else int(n)
+        m = m if weighted else n
+        a, b = multiplicities(n, total, rng), multiplicities(m, total, rng)
+        x, y = points(n, d, rng, rng.normal()), points(m, d, rng)
+        found = tkf.wasserstein(tkf.Tokens(x, a / total), tkf.Tokens(y, b / total), p, cost)
+        close_in(found, brute_force(np.repeat(x, a, axis=0), np.repeat(y, b, axis=0), p, cost))
+        assert found.method.startswith("exact")
+
+
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("p", [1.5, 4])
+def test_other_powers(d, cost, p):
+    rng = np.random.default_rng([d, 7])
+    for _ in range(5):
+        x, y = points(7, d, rng), points(7, d, rng)
+        close_in(tkf.wasserstein(tkf.Tokens(x), tkf.Tokens(y), p, cost), brute_force(x, y, p, cost))
+
+
+@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("p", [1, 2])
+def test_scales_contain_brute_force(d, cost, p):
+    """The method for many tokens, made to start from 16 cells, on problems that can be solved at once."""
+    rng = np.random.default_rng([d, p])
+    for n, m, shift in ((60, 60, 0.0), (100, 50, 1.0)):
+        x, y = points(n, d, rng), points(m, d, rng, shift)
+        mu, nu = as_law(x, np.full(n, 1 / n)), as_law(y, np.full(m, 1 / m))
+        bounds = scales.by_scales(mu, nu, Cost(cost, p), coarse=4)
+        upper = Cost(cost, p).of_plan(bounds.plan, mu, nu)
+        exact = brute_force(x, np.repeat(y, n // m, axis=0), p, cost)
+        assert bounds.lower - 1e-9 <= exact <= upper + 1e-9
+        assert upper - bounds.lower <= 1e-5 * upper
+        np.testing.assert_allclose(np.bincount(bounds.plan.i, bounds.plan.mass), mu.w, atol=1e-14)
+        np.testing.assert_allclose(np.bincount(bounds.plan.j, bounds.plan.mass), nu.w, atol=1e-14)
+
+
+def test_scales_stay_true_when_the_search_is_cut_short():
+    rng = np.random.default_rng(3)
+    x, y = points(300, 3, rng), points(300, 3, rng, 0.5)
+    mu, nu = as_law(x, np.full(300, 1 / 300)), as_law(y, np.full(300, 1 / 300))
+    cost, exact = Cost("geodesic", 2), brute_force(x, y, 2, "geodesic")
+    for pairs in (0, 5_000):
+        bounds = scales.by_scales(mu, nu, cost, coarse=4, pairs=pairs)
+        assert bounds.lower <= exact <= cost.of_plan(bounds.plan, mu, nu) + 1e-9
+
+
+@pytest.mark.parametrize("cost", [Cost("geodesic", 1), Cost("geodesic", 2), Cost("chordal", 2)])
+@pytest.mark.parametrize("d", [2, 3, 8])
+def test_excess_of_potentials(cost, d):
+    """Against the full matrix: found to the end if allowed, never underestimated if not."""
+    rng = np.random.default_rng([d, 30])
+    x, y = points(2000, d, rng), points(1300, d, rng)
+    mu, nu = Law(x := x[halved(x)], np.full(2000, 1 / 2000)), Law(y := y[halved(y)], np.full(1300, 1 / 1300))
+    f = 0.3 * x[:, 0] + 0.01 * rng.normal(size=2000)
+    matrix = cost.matrix(x, y)
+    g = np.min(matrix - f[:, None], axis=0) + 0.01 * rng.normal(size=1300)
+    true = np.max(f[:, None] + g - matrix, axis=1)
+    found = excess(mu, nu, Dual(f, g), cost, 10**10, 1e-4)
+    np.testing.assert_allclose(found.at, np.where(true > 1e-4, true, 0) + 1e-4, atol=1e-12)
+    np.testing.assert_allclose(f[found.i] + g[found.j] - matrix[found.i, found.j] > 1e-4, True)
+    for pairs in (0, 10_000, 1_000_000):
+        assert np.all(excess(mu, nu, Dual(f, g), cost, pairs, 1e-4).at >= true)
+
+
+def test_the_interval_on_the_circle_contains_brute_force():
+    """The envelope of the chordal cost alone: a lower bound and a coupling, sharp for short moves."""
+    rng = np.random.default_rng(5)
+    sharp = 0
+    for k in range(40):
+        x = np.asarray(on_circle(rng.normal(size=8) / 2.0 ** (k % 4)).x)
+        y = np.asarray(on_circle(rng.normal(size=8) / 2.0 ** (k % 3)).x)
+        mu, nu = as_law(x, np.full(8, 1 / 8)), as_law(y, np.full(8, 1 / 8))
+        p = 1 + k % 3
+        plan, lower = circle.chordal_plan(mu, nu, Cost("chordal", p))
+        upper = Cost("chordal", p).of_plan(plan, mu, nu)
+        exact = brute_force(x, y, p, "chordal")
+        assert lower - 1e-8 <= exact <= upper + 1e-8
+        sharp += upper == lower
+    assert 5 < sharp < 35
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_closed_forms_on_the_circle(p):
+    """A law on a short arc turned by a small angle; quantile functions t ↦ t and t ↦ t²."""
+    n = 10**5
+    rng = np.random.default_rng(0)
+    angle, w = rng.uniform(-0.5, 0.5, n), rng.dirichlet(np.ones(n))
+    turned = tkf.wasserstein(on_circle(angle, w), on_circle(angle + 0.01, w), p)
+    assert turned.value == pytest.approx(0.01, rel=1e-12)
+    t = (np.arange(n) + 0.5) / n
+    # ∫|t − t²|^p dt = 1/6 and 1/30 on an arc of length 1: the line is optimal
+    expected = {1: 1 / 6, 2: np.sqrt(1 / 30)}[p]
+    assert tkf.wasserstein(on_circle(t), on_circle(t**2), p).value == pytest.approx(expected, abs=2 / n**2)
+
+
+def test_winding_round_the_circle():
+    """Uniform against uniform turned by any angle: the nearest turn counts, not the line."""
+    n = 12
+    t = 2 * np.pi * np.arange(n) / n
+    for k in range(-n, n):
+        for p in (1, 2, 3):
+            found = tkf.wasserstein(on_circle(t), on_circle(t + 2 * np.pi * (k + 0.3) / n), p)
+            assert found.value == pytest.approx(0.3 * 2 * np.pi / n, rel=1e-12)
+
+
+def test_order_one_on_the_circle_by_the_weighted_median():
+    """W1 = min over α of ∫|F − G − α| dt, the other known formula."""
+    rng = np.random.default_rng(8)
+    a, b = rng.uniform(-np.pi, np.pi, 40), rng.vonmises(0.3, 1.0, 70)
+    u, v = rng.dirichlet(np.ones(40)), rng.dirichlet(np.ones(70))
+    edges = np.sort(np.concatenate([a, b, [-np.pi, np.pi]]))
+    middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    gap = (a <= middle[:, None]) @ u - (b <= middle[:, None]) @ v
+    expected = min(np.sum(width * np.abs(gap - alpha)) for alpha in gap)
+    assert tkf.wasserstein(on_circle(a, u), on_circle(b, v), 1).value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_million_tokens_on_the_circle(p):
+    n = 10**6
+    rng = np.random.default_rng(1)
+    angle, w = rng.uniform(-0.5, 0.5, n), rng.dirichlet(np.ones(n))
+    mu, nu = on_circle(angle, w), on_circle(angle + 1e-3, w)
+    start = time.perf_counter()
+    assert tkf.wasserstein(mu, nu, p).value == pytest.approx(1e-3, rel=1e-11)
+    assert time.perf_counter() - start < 60
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("p", [1, 2])
+def test_two_and_few_atoms_against_the_program(cost, p):
+    rng = np.random.default_rng(11)
+    ground = Cost(cost, p)
+    mu = as_law(points(1500, 3, rng), rng.dirichlet(np.ones(1500)))
+    for k in (2, 3, 9):
+        nu = as_law(points(k, 3, rng), rng.dirichlet(np.ones(k)))
+        program = atoms.by_program(mu, nu, ground)
+        expected = ground.of_plan(program.plan, mu, nu)
+        assert program.lower == pytest.approx(expected, rel=1e-9)
+        if k == 2:
+            plan = atoms.to_two_atoms(mu, nu, ground)
+        else:
+            plan, lower = atoms.to_few_atoms(mu, nu, ground, active=100)
+            assert lower == pytest.approx(expected, rel=1e-9)
+        assert ground.of_plan(plan, mu, nu) == pytest.approx(expected, rel=1e-10)
+        np.testing.assert_allclose(np.bincount(plan.i, plan.mass), mu.w, atol=1e-14)
+        np.testing.assert_allclose(np.bincount(plan.j, plan.mass), nu.w, atol=1e-14)
+
+
+def test_one_atom_and_poles():
+    """The uniform law to a pole: ∫θ² sinθ/2 dθ = (π² − 4)/2; to two poles half as far."""
+    n = 200_000
+    z = 1 - 2 * (np.arange(n) + 0.5) / n
+    turn = np.arange(n) * np.pi * (3 - np.sqrt(5))
+    r = np.sqrt(1 - z**2)
+    sphere = tkf.Tokens(np.stack([r * np.cos(turn), r * np.sin(turn), z], axis=1))
+    pole, poles = tkf.Tokens([[0.0, 0, 1]]), tkf.Tokens([[0.0, 0, 1], [0, 0, -1]])
+    assert tkf.wasserstein(sphere, pole).value == pytest.approx(np.sqrt((np.pi**2 - 4) / 2), abs=1e-8)
+    assert tkf.wasserstein(pole, sphere, 2, "chordal").value == pytest.approx(np.sqrt(2), abs=1e-8)
+    assert tkf.wasserstein(sphere, poles).value == pytest.approx(np.sqrt(np.pi - 2), abs=1e-8)
+    assert tkf.wasserstein(sphere, poles, 2, "chordal").value == pytest.approx(1.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("cost", COSTS)
+def test_axioms(d, cost):
+    rng = np.random.default_rng([d, 21])
+    a, b, c = (tkf.Tokens(points(n, d, rng), rng.dirichlet(np.ones(n))) for n in (9, 13, 17))
+    rotation = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    for p in (1, 2):
+        ab, bc, ac = (tkf.wasserstein(*pair, p, cost).value for pair in ((a, b), (b, c), (a, c)))
+        assert ac <= ab + bc + 1e-12
+        assert tkf.wasserstein(b, a, p, cost).value == pytest.approx(ab, rel=1e-12)
+        turned = tkf.wasserstein(
+            tkf.Tokens(a.x @ rotation, a.weights), tkf.Tokens(b.x @ rotation, b.weights), p, cost
+        )
+        assert turned.value == pytest.approx(ab, rel=1e-9)
+    values = [tkf.wasserstein(a, b, p, cost).value for p in (1, 1.5, 2, 3, 5)]
+    assert np.all(np.diff(values) > 0)
+    assert tkf.wasserstein(a, b, 2, "chordal").value < tkf.wasserstein(a, b, 2, "geodesic").value
+
+
+@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize("n", [1, 2, 3, 200])
+@pytest.mark.parametrize("cost", COSTS)
+def test_equal_laws_are_at_distance_zero(d, n, cost):
+    rng = np.random.default_rng(4)
+    mu = tkf.Tokens(points(n, d, rng), rng.dirichlet(np.ones(n)))
+    order = rng.permutation(n)
+    split = tkf.Tokens(np.repeat(mu.x, 2, axis=0), np.repeat(mu.weights, 2) / 2)
+    none = tkf.Tokens(np.concatenate([mu.x, -mu.x]), np.concatenate([mu.weights, 0 * mu.weights]))
+    for other in (mu, tkf.Tokens(mu.x[order], mu.weights[order]), split, none):
+        for p in (1, 2):
+            assert tkf.wasserstein(mu, other, p, cost).value <= 1e-15
+
+
+@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("size", [1e-6, 1e-9])
+def test_tiny_distances_keep_their_digits(d, cost, size):
+    """Well separated tokens moved a little: each goes to its own image."""
+    rng = np.random.default_rng(9)
+    x = points(30, d, rng)
+    step = size * rng.uniform(0.5, 1, 30)[:, None]
+    y = np.asarray(tkf.sphere.exp(x, step * tkf.sphere.frame(jnp.asarray(x))[:, :, 0]))
+    order = rng.permutation(30)
+    w = rng.dirichlet(np.ones(30))
+    for p in (1, 2):
+        expected = np.sum(w * step[:, 0] ** p) ** (1 / p)
+        found = tkf.wasserstein(tkf.Tokens(x, w), tkf.Tokens(y[order], w[order]), p, cost)
+        assert found.value == pytest.approx(expected, rel=1e-5 * 1e-9 / size)
+        assert coupled_distance(x, y, w, p, cost) == pytest.approx(expected, rel=1e-5 * 1e-9 / size)
+
+
+@pytest.mark.parametrize("turn", [0.0, np.pi, 1.3])
+def test_tiny_turns_across_the_cut_of_the_angle(turn):
+    """Partial sums k/10 and (k + 3)/10 − 3/10 differ by rounding: no sliver may travel to the next token."""
+    t = turn + 2 * np.pi * np.arange(10) / 10 - 0.5e-9
+    for p in (1, 2, 3):
+        found = tkf.wasserstein(on_circle(t), on_circle(t[::-1] + 1e-9), p)
+        assert found.value == pytest.approx(1e-9, rel=1e-5)
+
+
+def test_many_tokens_at_a_tiny_distance():
+    """The program's potentials know W² to 1e-16 only; nearest points know it to the last digit."""
+    rng = np.random.default_rng(10)
+    x = points(2500, 3, rng)
+    y = points(2500, 3, rng) * 1e-8 + x
+    y = (y / np.linalg.norm(y, axis=1, keepdims=True))[rng.permutation(2500)]
+    w = np.full(2500, 1 / 2500)
+    found = transport._between(as_law(x, w), as_law(y, w), Cost("geodesic", 2), pairs=1000, coarse=8)
+    assert found.method.startswith("exact")
+    # E|tangential part|² = 2/3 of the square of the step
+    assert found.value == pytest.approx(1e-8 * np.sqrt(2 / 3), rel=0.02)
+
+
+def test_synchronous_coupling_is_an_upper_bound():
+    rng = np.random.default_rng(2)
+    x, y, w = points(50, 3, rng), points(50, 3, rng), rng.dirichlet(np.ones(50))
+    angle = np.arccos(np.sum(x * y, axis=1))
+    assert coupled_distance(x, y, w, 2) == pytest.approx(np.sqrt(np.sum(w * angle**2)), rel=1e-12)
+    assert tkf.wasserstein(tkf.Tokens(x, w), tkf.Tokens(y, w)).upper <= coupled_distance(x, y, w, 2)
+
+
+def test_many_tokens_give_a_narrow_interval():
+    """Above the limit of one program the method says so, and the interval holds the value of one program."""
+    rng = np.random.default_rng(6)
+    mu = as_law(points(900, 3, rng), np.full(900, 1 / 900))
+    nu = as_law(points(700, 3, rng, 1.0), rng.dirichlet(np.ones(700)))
+    exact = transport._between(mu, nu, Cost("geodesic", 2))
+    assert exact.method == "exact: linear program over all pairs"
+    found = transport._between(mu, nu, Cost("geodesic", 2), pairs=1000, coarse=6)
+    assert "linear programs scale by scale" in found.method
+    assert found.lower <= exact.value * (1 + 1e-12) and exact.value <= found.upper * (1 + 1e-12)
+    assert found.upper - found.lower <= 1e-5 * found.upper
+
+
+@pytest.mark.slow
+def test_twenty_thousand_tokens():
+    """A cap and the same cap turned away, in another order."""
+    rng = np.random.default_rng(12)
+    x = points(20_000, 3, rng, 8.0)
+    c, s = np.cos(0.7), np.sin(0.7)
+    y = x @ np.array([[c, s, 0], [-s, c, 0], [0, 0, 1.0]])
+    found = tkf.wasserstein(tkf.Tokens(x), tkf.Tokens(y[rng.permutation(20_000)]), 2, "chordal")
+    # mean difference ≤ W2 ≤ synchronous coupling
+    assert np.linalg.norm(x.mean(0) - y.mean(0)) <= found.lower
+    assert found.upper <= coupled_distance(x, y, None, 2, "chordal")
+    assert found.upper - found.lower <= 1e-5 * found.upper
+
+
+def test_bad_input_is_one_sentence():
+    mu, nu = tkf.initial.uniform(4, 3, 0), tkf.initial.uniform(5, 3, 1)
+    for call, sentence in [
+        (lambda: tkf.wasserstein(mu, tkf.initial.uniform(4, 2, 0)), "`nu` must lie in the same dimension as mu, 3, but was 2"),
+        (lambda: tkf.wasserstein(mu, nu, 0.5), "`p` must lie between 1 and 16, but was 0.5"),
+        (lambda: tkf.wasserstein(mu, nu, np.inf), "`p` must lie between 1 and 16, but was inf"),
+        (lambda: tkf.wasserstein(mu, nu, np.nan), "`p` must lie between 1 and 16, but was nan"),
+        (lambda: tkf.wasserstein(mu, nu, "2"), "`p` must be a number, but was '2'"),
+        (lambda: tkf.wasserstein(mu, nu, 2, "euclidean"), "`cost` must be \"geodesic\" or \"chordal\", but was 'euclidean'"),
+        (lambda: tkf.wasserstein(mu, np.eye(3)), "`nu` must be Tokens, but was ndarray"),
+        (lambda: coupled_distance(mu.x, nu.x), "`y` must have the shape of x, (4, 3), but was of shape (5, 3)"),
+    ]:  # fmt: skip
+        with pytest.raises(tkf.InputError) as error:
+            call()
+        assert str(error.value) == sentence
