@@ -167,7 +167,7 @@ def test_a_phi_that_jax_cannot_use_is_one_sentence(phi, tmp_path):
 
 def test_a_model_that_fails_leaves_no_store(tmp_path):
     class Broken(tkf.SoftmaxAttention):
-        def read(self, B, x, tokens, sums):
+        def reader(self):
             raise ZeroDivisionError
 
     model = Broken(tkf.AttentionWeights.identity(3), 1.0)
