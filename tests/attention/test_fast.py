@@ -78,8 +78,19 @@ def kept(sums, A, tokens):
     return lost
 
 
-@pytest.mark.parametrize("beta", [0.1, 10.0, 1e3, 1e5])
-@pytest.mark.parametrize("name", CIRCLE_MATRICES)
+def cases(names, betas, quick):
+    """All pairs; those not listed as quick are slow (each compiles its own program)."""
+    return [
+        pytest.param(n, b, marks=() if (n, b) in quick else pytest.mark.slow) for n in names for b in betas
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "beta"),
+    cases(
+        CIRCLE_MATRICES, [0.1, 10.0, 1e3, 1e5], {("identity", 10.0), ("worked case", 1e3), ("singular", 10.0)}
+    ),
+)
 def test_circle_sums_are_the_direct_sums(name, beta):
     A = beta * CIRCLE_MATRICES[name]
     sums = circle.Circle.plan(A[None], 1e-8, spare=64)
@@ -87,8 +98,9 @@ def test_circle_sums_are_the_direct_sums(name, beta):
         assert not kept(sums, A, cloud(kind, 1500, 2, 1)).any() or beta == 1e5
 
 
-@pytest.mark.parametrize("beta", [0.1, 10.0, 200.0])
-@pytest.mark.parametrize("name", SPHERE_MATRICES)
+@pytest.mark.parametrize(
+    ("name", "beta"), cases(SPHERE_MATRICES, [0.1, 10.0, 200.0], {("orthogonal", 10.0), ("theory", 10.0)})
+)
 def test_harmonic_sums_are_the_direct_sums(name, beta):
     A = beta * SPHERE_MATRICES[name]
     sums = harmonic.Harmonic.plan(A[None], 1e-7, spare=64)
@@ -97,6 +109,7 @@ def test_harmonic_sums_are_the_direct_sums(name, beta):
     assert not kept(sums, A, tkf.initial.sphere_density(lambda x: 1 + 0.5 * x[:, 1], 5000)).any()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(
     kind=st.sampled_from(KINDS),
@@ -110,6 +123,7 @@ def test_circle_estimates_hold_on_adversarial_clouds(kind, name, log_beta, key):
     kept(circle.Circle.plan(A[None], 1e-8, spare=64), A, cloud(kind, 800, 2, key))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12, derandomize=True)
 @given(
     kind=st.sampled_from(KINDS),
@@ -122,8 +136,7 @@ def test_harmonic_estimates_hold_on_adversarial_clouds(kind, name, log_beta, key
     kept(harmonic.Harmonic.plan(A[None], 1e-7, spare=64), A, cloud(kind, 800, 3, key))
 
 
-@pytest.mark.parametrize("beta", [0.1, 30.0, 1e3, 1e5])
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize(("d", "beta"), cases([2, 3], [0.1, 30.0, 1e3, 1e5], {(2, 1e3)}))
 def test_merged_sums_keep_relative_accuracy_wherever_queries_look(d, beta):
     """Two narrow clusters and B that turns every query away from them."""
     angle = min(0.1, 2 / (1 + beta))
@@ -188,6 +201,7 @@ def test_bands_leave_out_less_than_the_tolerance():
         assert 2 * special.ive(np.arange(max(K - 2, 0), K + 3000), s).sum() > 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [2, 3])
 def test_gradients_of_fast_sums(d):
     """In points and weights, and in A on a plan made for it, against the direct sums."""
@@ -230,8 +244,14 @@ def worked_case(beta=300.0, n=3000):
     return tkf.SoftmaxAttention(weights, beta), tokens
 
 
-@pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])
-@pytest.mark.parametrize("name", ["circle", "harmonic", "merged"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    cases(
+        ["circle", "harmonic", "merged"],
+        [tkf.SoftmaxAttention, tkf.UnnormalisedAttention],
+        {("circle", tkf.SoftmaxAttention)},
+    ),
+)
 def test_a_run_by_fast_sums_is_the_run_by_direct_sums(name, kind):
     d = 3 if name == "harmonic" else 2
     B = np.stack([np.diag([0.5, 1.5, 1.0][:d]), 0.7 * np.eye(d)])  # two heads
@@ -258,6 +278,7 @@ def test_auto_changes_sums_when_queries_look_away():
     assert np.abs(auto_run.x[1] - direct.x[1]).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_named_sums_that_fail_say_where():
     model, tokens = worked_case()
     with pytest.raises(
@@ -267,6 +288,7 @@ def test_named_sums_that_fail_say_where():
     assert 10 < len(e.value.trajectory.ts) < 25
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_up_its_sums(tmp_path):
     """Cut in the merged part; the end is the same to the bit."""
     model, tokens = worked_case()
@@ -299,6 +321,7 @@ def test_small_problems_are_summed_directly():
         assert not board.reconsider(tokens)
 
 
+@pytest.mark.slow
 def test_gradient_of_a_run_by_circle_sums():
     model, tokens = worked_case(beta=20.0, n=800)
 
