@@ -313,6 +313,12 @@ def test_a_resumed_run_takes_up_its_sums(tmp_path):
     assert again.stats["summation"] == whole.stats["summation"]
 
 
+def test_harmonics_of_too_high_a_degree_are_refused():
+    model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(3), 1e4)
+    with pytest.raises(tkf.InputError, match=r"`summation` must not be 'harmonic' where β‖B‖ = 10000"):
+        tkf.simulate(model, tkf.initial.uniform(600, 3, 0), [0.0, 1.0], summation="harmonic")
+
+
 def test_small_problems_are_summed_directly():
     for d in (2, 3):
         tokens = tkf.initial.uniform(1000, d, 0)

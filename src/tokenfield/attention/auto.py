@@ -70,6 +70,11 @@ class Switchboard:
                 f"`summation` must be 'auto' or 'direct' for this model, but was {self.summation!r}:"
                 " only softmax and unnormalised attention at finite beta have fast sums"
             )
+        if self.summation == "harmonic" and self._expansion_cost() == np.inf:
+            raise InputError(
+                f"`summation` must not be 'harmonic' where β‖B‖ = {self._norm():g}: it takes harmonics beyond"
+                f" degree {harmonic.LARGEST_DEGREE}; use 'auto', or a larger summation_tolerance"
+            )
 
     # -- choices
 
@@ -135,7 +140,7 @@ class Switchboard:
         low, high = lengths(self._heads())
         if self.d == 2:
             return len(self.heads) * (CALL + CIRCLE * self.n)
-        degree = np.sqrt(2 * (1 + high) * np.log(1 / Fast.precision(self.tolerance)))
+        degree = harmonic.harmonic_degree(high, Fast.precision(self.tolerance))
         if degree > harmonic.LARGEST_DEGREE:
             return np.inf
         spread = 1 if low == high else 20

@@ -30,8 +30,8 @@ from tokenfield.attention.fast import Fast, Scaled, lengths
 from tokenfield.attention.radial import Radial
 from tokenfield.tokens import Tokens
 
-#: Degrees beyond which the tables take gigabytes.
-LARGEST_DEGREE = 640
+#: Degrees beyond which the tables take too much memory (half a gigabyte here).
+LARGEST_DEGREE = 400
 #: Points on a turn of the grid beyond which the lengths are interpolated at each token instead.
 LARGEST_GRID = 2048
 

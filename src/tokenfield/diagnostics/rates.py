@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from tokenfield.errors import as_number, require
 from tokenfield.theory.concentration import laplace_envelope
@@ -203,7 +203,7 @@ def _fit(model: Model, ts: np.ndarray, logs: np.ndarray, level: float) -> Fit:
     others = np.stack([_solve(design[~out], logs[~out]) for out in blocks])
     g = len(blocks)
     deviation = np.sqrt((g - 1) / g * np.sum((others - best) ** 2, axis=0))
-    reach = stats.t.ppf((1 + level) / 2, g - 1) * deviation
+    reach = special.stdtrit(g - 1, (1 + level) / 2) * deviation
     low, high = best - reach, best + reach
 
     def pick(column: int) -> tuple[float, tuple[float, float]]:
