@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax_finufft import nufft1, nufft2
 from jaxtyping import Array, Float
-from scipy import fft, special
+from scipy import special
 
-from tokenfield.attention.fast import Fast, Scaled, lengths
+from tokenfield.attention.fast import Fast, Scaled, grid_size, lengths
 from tokenfield.attention.radial import Radial
 from tokenfield.tokens import Tokens
 
@@ -46,7 +46,9 @@ class Circle(Fast):
         radial = Radial.plan(low, high, precision)
         band = fourier_band(high, precision)
         multipliers = special.ive(np.arange(band + 1), radial.nodes[:, None])
-        grid = 0 if radial.count == 1 else _grid_size(heads, band, precision)
+        grid = 0
+        if radial.count > 1:
+            grid = grid_size(heads, 2 * band + 9, LARGEST_GRID, lambda A, size: _resolved(A, size, precision))
         return cls(
             tolerance=tolerance,
             multipliers=jnp.asarray(multipliers),
@@ -102,25 +104,11 @@ def fourier_band(s: float, tolerance: float) -> int:
     return int(within[0]) if within.size else guess
 
 
-def fast_size(least: int) -> int:
-    """A size not below the given one for which FFTs are quick."""
-    return int(fft.next_fast_len(least))  # pyright: ignore[reportArgumentType] (it is an int)
-
-
-def _grid_size(heads: np.ndarray, band: int, tolerance: float) -> int:
-    """Directions needed to resolve the sums over keys anywhere; 0 if too many."""
-    size = fast_size(2 * band + 9)
-    while size <= LARGEST_GRID:
-        if all(_resolved(A, 2 * size, size, tolerance) for A in heads):
-            return size
-        size = fast_size(size + size // 4)
-    return 0
-
-
-def _resolved(A: np.ndarray, fine: int, size: int, tolerance: float) -> bool:
+def _resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
     """Whether the sum over one key, wherever it is, has no Fourier mode beyond size/2."""
     if np.linalg.cond(A) > 1e8:
         return False
+    fine = 2 * size
     psi = np.arange(fine) * (2 * np.pi / fine)
     u = np.stack([np.cos(psi), np.sin(psi)])
     s = 1 / np.linalg.norm(np.linalg.solve(A.T, u), axis=0)

@@ -7,6 +7,7 @@ run then takes other sums (auto.py), and nothing wrong gets into the result.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
+from scipy import fft
 
 from tokenfield.attention.direct import DIRECT, ExponentialSum, Sums
 from tokenfield.attention.radial import Radial
@@ -114,3 +116,20 @@ def lengths(heads: np.ndarray) -> tuple[float, float]:
     values = np.linalg.svd(heads, compute_uv=False)
     low, high = float(values.min()), float(values.max())
     return (high, high) if high - low <= 1e-13 * high else (low, high)
+
+
+def fast_size(least: int) -> int:
+    """A size not below the given one for which FFTs are quick."""
+    return int(fft.next_fast_len(least))  # pyright: ignore[reportArgumentType] (it is an int)
+
+
+def grid_size(
+    heads: np.ndarray, least: int, largest: int, resolved: Callable[[np.ndarray, int], bool]
+) -> int:
+    """Points on a turn of a grid that resolves the sums of every head; 0 if they would be too many."""
+    size = fast_size(least)
+    while size <= largest:
+        if all(resolved(A, size) for A in heads):
+            return size
+        size = fast_size(size + size // 5)
+    return 0

@@ -21,12 +21,12 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax_finufft import nufft1, nufft2
 from jaxtyping import Array, Float
 from scipy import special
 
-from tokenfield.attention.circle import fast_size
-from tokenfield.attention.fast import Fast, Scaled, lengths
+from tokenfield.attention.fast import Fast, Scaled, fast_size, grid_size, lengths
 from tokenfield.attention.radial import Radial
 from tokenfield.tokens import Tokens
 
@@ -57,12 +57,17 @@ class Harmonic(Fast):
         radial = Radial.plan(low, high, precision)
         degree = harmonic_degree(high, precision)
         multipliers = scaled_bessel(np.arange(degree + 1), radial.nodes[:, None])
+        grid = 0
+        if radial.count > 1:
+            grid = grid_size(
+                heads, 2 * degree + 9, LARGEST_GRID, lambda A, size: _resolved(A, size, precision)
+            )
         return cls(
             tolerance=tolerance,
             legendre=jnp.asarray(legendre_fourier(degree)),
             multipliers=jnp.asarray(multipliers),
             radial=radial,
-            grid=0 if radial.count == 1 else _grid_size(heads, degree, precision),
+            grid=grid,
             **options,
         )
 
@@ -79,11 +84,11 @@ class Harmonic(Fast):
         moments = self._moments(tokens)
         by_node = self.multipliers[:, None, None, :] * moments
         if self.radial.count == 1:
-            values = self._at(self._series(by_node[0]), theta, phi)
+            values = self._at(self._series(by_node)[0], theta, phi)
         elif self.grid:
             values = self._at(self._through_grid(by_node, A), theta, phi)
         else:
-            values = self.radial.sum(lambda m: self._at(self._series(m), theta, phi), by_node, s)
+            values = self.radial.sum(lambda m: self._at(self._series(m[None])[0], theta, phi), by_node, s)
         return Scaled(s, values[0].real, jnp.stack([values[0].imag, values[1].real, values[1].imag], axis=1))
 
     def _moments(self, tokens: Tokens) -> Array:
@@ -97,28 +102,36 @@ class Harmonic(Fast):
         mirrored = jnp.conj(modes[:, ::-1, ::-1])
         fields = jnp.stack([(modes + mirrored) / 2, (modes - mirrored) / 2j], axis=1)
         fields = jnp.swapaxes(fields.reshape(4, *modes.shape[1:])[:, :, L:], 1, 2)  # (4, m ≥ 0, p)
-        return jnp.einsum("cmp,mlp->cml", _fold(fields, L), self.legendre)
+        return _contract("cmp,mlp->cml", _fold(fields, L), self.legendre)
 
-    def _series(self, moments: Array) -> Array:
-        """Fourier modes (2, p, m), |p|, |m| ≤ L, on the doubled sphere of two pairs of fields Σ M_lm Y_lm."""
-        half = _unfold(jnp.einsum("cml,mlp->cmp", moments, self.legendre), self.degree)  # (4, m ≥ 0, p)
-        whole = jnp.concatenate([jnp.conj(half[:, :0:-1, ::-1]), half], axis=1)
-        return jnp.swapaxes(whole[0::2] + 1j * whole[1::2], 1, 2)
+    def _series(self, by_node: Array) -> Array:
+        """Fourier modes (R, 2, p, m), |p|, |m| ≤ L, on the doubled sphere of two pairs of fields Σ M_lm Y_lm.
+
+        All nodes at once: the table of Legendre functions is read from memory only one time.
+        """
+        half = _unfold(_contract("rcml,mlp->rcmp", by_node, self.legendre), self.degree)  # m ≥ 0
+        whole = jnp.concatenate([jnp.conj(half[:, :, :0:-1, ::-1]), half], axis=2)
+        return jnp.swapaxes(whole[:, 0::2] + 1j * whole[:, 1::2], 2, 3)
 
     def _through_grid(self, by_node: Array, A: Array) -> Array:
         """Modes (2, G, G) of the fields with the length s(u) that belongs to each direction."""
         G, L = self.grid, self.degree
         s = 1 / jnp.linalg.norm(jnp.linalg.solve(A.T, _directions(G).reshape(3, -1)), axis=0)
 
-        def values(moments: Array) -> Array:
-            padded = jnp.pad(self._series(moments), ((0, 0), (0, G - 2 * L - 1), (0, G - 2 * L - 1)))
+        def values(series: Array) -> Array:
+            padded = jnp.pad(series, ((0, 0), (0, G - 2 * L - 1), (0, G - 2 * L - 1)))
             return jnp.fft.ifft2(jnp.roll(padded, (-L, -L), axis=(1, 2))).reshape(2, -1)
 
-        fields = self.radial.sum(values, by_node, s).reshape(2, G, G)
+        fields = self.radial.sum(values, self._series(by_node), s).reshape(2, G, G)
         return jnp.fft.fftshift(jnp.fft.fft2(fields), axes=(1, 2))
 
     def _at(self, modes: Array, theta: Array, phi: Array) -> Array:
         return nufft2(modes, theta, phi, iflag=1, eps=self.eps)
+
+
+def _contract(subscripts: str, numbers: Array, table: Array) -> Array:
+    """einsum of complex numbers with a real table, which is not made complex."""
+    return lax.complex(*(jnp.einsum(subscripts, part, table) for part in (numbers.real, numbers.imag)))
 
 
 def _angles(x: Array) -> tuple[Array, Array]:
@@ -198,20 +211,11 @@ def harmonic_degree(s: float, tolerance: float) -> int:
     return int(within[0]) if within.size else int(degrees[-1])
 
 
-def _grid_size(heads: np.ndarray, degree: int, tolerance: float) -> int:
-    """Points on a turn that resolve the sums over keys anywhere; 0 if too many."""
-    size = fast_size(2 * degree + 9)
-    while size <= LARGEST_GRID:
-        if all(_resolved(A, 2 * size, size, tolerance) for A in heads):
-            return size
-        size = fast_size(size + size // 6)
-    return 0
-
-
-def _resolved(A: np.ndarray, fine: int, size: int, tolerance: float) -> bool:
+def _resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
     """Whether sums over one key have no mode beyond size/2 along meridians and parallels."""
     if np.linalg.cond(A) > 1e6:
         return False
+    fine = 2 * size
     turn, few = np.arange(fine) * (2 * np.pi / fine), np.arange(12) * (np.pi / 12)
     meridians, parallels = np.meshgrid(turn, few), np.meshgrid(few, turn, indexing="ij")
     theta, phi = (np.concatenate([a, b]) for a, b in zip(meridians, parallels, strict=True))
