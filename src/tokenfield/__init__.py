@@ -12,6 +12,7 @@ jax.config.update("jax_enable_x64", True)
 from tokenfield import figures, initial, sphere, theory, weights  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
 from tokenfield.diagnostics.order import order_parameter  # noqa: E402
+from tokenfield.diagnostics.phases import phases  # noqa: E402
 from tokenfield.diagnostics.rates import fit_bound, fit_rate  # noqa: E402
 from tokenfield.diagnostics.transport import wasserstein  # noqa: E402
 from tokenfield.errors import InputError, RunError  # noqa: E402
@@ -36,8 +37,8 @@ __all__ = [
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
     # measurements, predictions, pictures
-    "order_parameter", "energy", "log_energy", "dissipation", "wasserstein", "fit_rate", "fit_bound",
-    "theory", "figures",
+    "order_parameter", "energy", "log_energy", "dissipation", "wasserstein", "phases", "fit_rate",
+    "fit_bound", "theory", "figures",
     # trouble
     "InputError", "RunError",
 ]  # fmt: skip
