@@ -59,7 +59,7 @@ CASES = (
 def graded_tokens(d: int, deep: float, step: float = 0.7) -> Tokens:
     """Quadrature of the uniform law on the positive orthant, crowded towards every coordinate plane.
 
-    With a_i = log(x_i/x_d) the area is Π x_i da, and equispaced a are accurate to e^{−π²/step}. Diagonal
+    With a_i = log(x_i/x_d) the area is Π x_i da, and equispaced a converge like e^{−π²/step}. Diagonal
     matrices keep the orthant, and by symmetry it stands for the sphere.
     """
     a = np.arange(-deep, 20, step)

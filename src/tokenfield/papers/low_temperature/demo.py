@@ -50,7 +50,7 @@ def figure(found: concentration.Curves, bottoms: scaling.Bottoms, ended: termina
     part = concentration.Curves(2, found.weights, found.ts, SHOWN, found.W[rows])
     ax = middle.subplots()
     concentration.draw_curves(ax, part)
-    ax.set_title("")
+    ax.set_title("", loc="left")
     left, right = below.subplots(1, 2)
     scaling.draw_least(left, bottoms)
     scaling.draw_times(right, bottoms)

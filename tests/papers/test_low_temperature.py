@@ -1,0 +1,93 @@
+"""The low-temperature recipes: their tokens and laws against integrals, quick runs against the theory."""
+
+import numpy as np
+import pytest
+from scipy import integrate
+
+from tokenfield.papers import catalogue, recipe
+from tokenfield.papers.low_temperature import concentration, demo, scaling, terminal, worked
+
+
+def silent(done, what):
+    assert 0 <= done <= 1
+
+
+@pytest.mark.parametrize("grading", [0.0, 0.98])
+def test_circle_tokens_integrate_the_density(grading):
+    tokens = worked.circle_tokens(400, grading)
+    angle = np.arctan2(tokens.x[:, 1], tokens.x[:, 0])
+
+    def f(t):
+        return (1 + 0.3 * np.cos(t) + 0.2 * np.sin(t)) / (2 * np.pi)
+
+    for g in (np.cos, lambda t: np.exp(np.sin(2 * t)), lambda t: np.cos(3 * t) ** 2):
+        exact = integrate.quad(lambda t, g=g: f(t) * g(t), 0, 2 * np.pi)[0]
+        assert float(tokens.weights @ g(angle)) == pytest.approx(exact, abs=1e-10)
+
+
+def test_circle_tokens_crowd_near_e1():
+    gaps = [
+        np.sort(np.arctan2(*np.asarray(worked.circle_tokens(400, a).x).T[::-1]) % (2 * np.pi))[0]
+        for a in (0, 0.98)
+    ]
+    assert gaps[1] < gaps[0] / 40
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_graded_tokens_are_the_uniform_law_of_the_orthant(d):
+    """∫x_1 and ∫x_1² over the positive orthant: 2/π and ½ on the circle, ½ and ⅓ on the sphere."""
+    tokens = concentration.graded_tokens(d, 30.0)
+    first = np.asarray(tokens.x)[:, 0]
+    assert float(tokens.weights @ first) == pytest.approx({2: 2 / np.pi, 3: 0.5}[d], rel=5e-5)
+    assert float(tokens.weights @ first**2) == pytest.approx(1 / d, rel=5e-5)
+    assert first.min() < 1e-12
+
+
+def test_bottom_of_a_parabola_of_the_logarithm():
+    ts = np.linspace(0, 10, 41)
+    when, least = worked.bottom(ts, 0.3 * np.exp(0.05 * (ts - 4.1) ** 2))
+    assert when == pytest.approx(4.1) and least == pytest.approx(0.3)
+    assert worked.bottom(ts, np.exp(-ts))[0] == 10.0
+
+
+def test_leaving_rate_is_that_of_clusters_under_v():
+    """y' = P_y V y near e2 of the worked case grows at 1 − ½."""
+    assert worked.leaving_rate(worked.CIRCLE) == pytest.approx(0.5)
+    assert worked.leaving_rate(terminal.CASES[2].weights) == pytest.approx(0.5)
+
+
+def test_exponents_of_laws_that_were_drawn():
+    betas = np.logspace(2, 4, 9)
+    found = scaling.Bottoms(betas, 1.5 + 2 * np.log(betas), 3 * betas**-0.5)
+    assert all(check.passed for check in scaling.exponent_checks(found))
+    assert found.exponent.power == pytest.approx(-0.5) and -found.slope.rate == pytest.approx(2)
+    wrong = scaling.Bottoms(betas, 1.5 + 3 * np.log(betas), 3 * betas**-0.3)
+    assert not any(check.passed for check in scaling.exponent_checks(wrong))
+
+
+def test_sharp_rate_of_the_worked_case():
+    checks = concentration.sharp_checks(concentration.CASES[:1], silent, (0, 1))
+    assert checks[0].passed and checks[0].predicted == 0.25
+
+
+def test_tokens_end_where_v_takes_them():
+    case = terminal.Case("small", (0.5, 2), (1, 0.5), 20, 100, 30)
+    ended = terminal.follow(case)
+    assert terminal.checks(ended)[0].passed
+    # and not where V Bᵀ does
+    assert ended.phases.to_limit[-1] > 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", catalogue.RECIPES, ids=lambda r: r.name)
+def test_quick_recipes_agree_with_the_theory(chosen, tmp_path):
+    outcome = recipe.reproduce(chosen, tmp_path, True, silent)
+    assert [check.name for check in outcome.checks if not check.passed] == []
+    assert (outcome.path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow  # .ci/run also makes the demo as a person does
+def test_the_demo_agrees_with_the_theory():
+    checks, figure = demo.demo(silent)
+    assert [check.name for check in checks if not check.passed] == []
+    assert len(figure.subfigs) == 3
