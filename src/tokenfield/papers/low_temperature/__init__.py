@@ -4,6 +4,15 @@ At low temperature tokens follow the zero-temperature flow to the dominant eigen
 a time like log β, and end in the dominant eigenspace of V. One module per recipe; theory §2 is the reference.
 """
 
-from tokenfield.papers.low_temperature import concentration, metastability, scaling, terminal
+from tokenfield.papers.low_temperature import (
+    concentration,
+    finite_tokens,
+    laplace,
+    metastability,
+    nonsymmetric,
+    scaling,
+    terminal,
+)
 
-RECIPES = (concentration.RECIPE, scaling.RECIPE, terminal.RECIPE, metastability.RECIPE)
+RECIPES = (concentration.RECIPE, scaling.RECIPE, terminal.RECIPE, metastability.RECIPE, laplace.RECIPE,
+           finite_tokens.RECIPE, nonsymmetric.RECIPE)  # fmt: skip
