@@ -12,7 +12,8 @@ from tokenfield.papers.low_temperature import (
     nonsymmetric,
     scaling,
     terminal,
+    training_drift,
 )
 
 RECIPES = (concentration.RECIPE, scaling.RECIPE, terminal.RECIPE, metastability.RECIPE, laplace.RECIPE,
-           finite_tokens.RECIPE, nonsymmetric.RECIPE)  # fmt: skip
+           finite_tokens.RECIPE, nonsymmetric.RECIPE, training_drift.RECIPE)  # fmt: skip
