@@ -4,8 +4,20 @@ import numpy as np
 import pytest
 from scipy import integrate
 
+from tokenfield import initial
 from tokenfield.papers import catalogue, recipe
-from tokenfield.papers.low_temperature import concentration, demo, scaling, terminal, worked
+from tokenfield.papers.low_temperature import (
+    concentration,
+    demo,
+    finite_tokens,
+    laplace,
+    nonsymmetric,
+    scaling,
+    terminal,
+    training_drift,
+    worked,
+)
+from tokenfield.theory import limit
 
 
 def silent(done, what):
@@ -76,6 +88,55 @@ def test_tokens_end_where_v_takes_them():
     assert terminal.checks(ended)[0].passed
     # and not where V Bᵀ does
     assert ended.phases.to_limit[-1] > 1.5
+
+
+def test_laplace_gap_of_the_jump_is_the_integral():
+    """By adaptive quadrature on either side of the jump."""
+    beta, density = 50.0, laplace.DENSITIES[2]
+    found = laplace.gap(initial.circle_density(density.f, 4000), np.array([1.0, 0.0]), np.array([beta]))
+
+    def moment(g):
+        sides = ((-np.pi, 0.0, 0.5), (0.0, np.pi, 1.5))
+        return sum(
+            f * integrate.quad(lambda t: g(t) * np.exp(beta * (np.cos(t) - 1)), a, b)[0] for a, b, f in sides
+        )
+
+    mean = np.array([moment(np.cos), moment(np.sin)]) / moment(lambda t: 1.0)
+    assert found[0] == pytest.approx(np.linalg.norm(mean - [1, 0]), rel=1e-4)
+
+
+def test_crossover_of_a_law_that_was_drawn():
+    ns = np.array([10, 30, 100, 300, 1000])
+    assert finite_tokens.crossover(ns, 10 / ns) == pytest.approx(10 / finite_tokens.SEEN)
+    assert np.isnan(finite_tokens.crossover(ns, 1e6 / ns)) and np.isnan(finite_tokens.crossover(ns, 0.1 / ns))
+
+
+def test_padding_keeps_the_law():
+    tokens = initial.uniform(37, 3, 0)
+    wide = finite_tokens.padded(tokens)
+    assert wide.n == 64
+    for a, b in zip(tokens.moments(), wide.moments(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "rotating", "algebraic"])
+def test_nonsymmetric_matrices_are_of_their_kind(kind):
+    assert limit(nonsymmetric.weights_of(kind)).kind == kind
+
+
+def test_the_path_begins_symmetric_and_turns_where_the_discriminant_vanishes():
+    D = np.asarray(training_drift.weights_at(0.0).D)
+    np.testing.assert_allclose(D, D.T, atol=1e-15)
+    change = training_drift.transition(0.15, 0.25)
+    assert change.merging and change.fixed_below
+
+    def top_two(s):
+        values = np.linalg.eigvals(np.asarray(training_drift.weights_at(s).D))
+        return values[np.argsort(-values.real)][:2]
+
+    # (λ1 − λ2)² is smooth in s, positive before and negative after
+    before, after = (np.diff(top_two(change.s + h))[0] ** 2 for h in (-1e-5, 1e-5))
+    assert before.real > 0 > after.real and abs(before.real + after.real) < 0.01 * before.real
 
 
 @pytest.mark.slow

@@ -173,8 +173,8 @@ def run(quick: bool, progress: Progress) -> Result:
     betas = (10.0, 100.0, 1000.0) if quick else (10.0, 100.0, 1000.0, 10000.0)
     circle = curves(worked.CIRCLE, worked.circle_tokens(800 if quick else 2000), betas,
                     np.linspace(0, 24, 97), progress, (0, 0.35))  # fmt: skip
-    warm = (10.0, 30.0, 100.0) if quick else (10.0, 100.0, 1000.0)
-    sphere = curves(worked.SPHERE, worked.sphere_tokens(1250 if quick else 40_000), warm,
+    warm = (10.0, 30.0, 100.0) if quick else (10.0, 30.0, 100.0, 300.0)
+    sphere = curves(worked.SPHERE, worked.sphere_tokens(1250 if quick else 10_000), warm,
                     np.linspace(0, 20, 81), progress, (0.35, 0.75))  # fmt: skip
     checks = sharp_checks(CASES[:-1] if quick else CASES, progress, (0.75, 0.98))
     checks += [cold_rate(circle), _bound_check(circle), _bound_check(sphere)]
