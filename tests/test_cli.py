@@ -3,14 +3,15 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
+from matplotlib.figure import Figure
 
 import tokenfield as tkf
-from tokenfield import config, figures
-from tokenfield.papers import low_temperature
+from tokenfield import cli, config, figures
+from tokenfield.papers import catalogue, recipe
 
 CONFIG = """
 [weights]
@@ -93,14 +94,35 @@ def test_endings_may_be_capitals():
 
 def test_help_names_every_command():
     shown = tokenfield("--help").stdout
-    for word in ("demo", "simulate", "info"):
+    for word in ("demo", "reproduce", "simulate", "info"):
         assert word in shown
 
 
-@pytest.mark.slow  # .ci/run also makes the full demo
-def test_the_demo_agrees_with_the_theory(tmp_path):
-    """A smaller copy of the headline experiment: same checks, fewer tokens."""
-    result = low_temperature.demo(n=400)
-    assert [row.quantity for row in result.rows if not row.agrees] == []
-    path = figures.save(low_temperature.demo_figure(result), tmp_path / "demo.png")
-    assert Path(path).stat().st_size > 10_000
+def test_reproduce_lists_its_recipes():
+    shown = tokenfield("reproduce")
+    assert shown.returncode == 0
+    for known in catalogue.RECIPES:
+        assert known.name in shown.stdout
+
+
+def test_reproduce_runs_one_writes_it_and_complains_of_what_failed(tmp_path, monkeypatch, capsys):
+    """In this process, with a recipe of its own: one check of two fails."""
+    checks = [recipe.near("good", 1.0, 1.0, "s"), recipe.near("bad", 1.0, 2.0, "s")]
+
+    def run(quick, progress):
+        progress(0.5, "half")
+        return recipe.Result(checks, [{"a": 1}], xr.Dataset({"a": 1.0}), Figure())
+
+    monkeypatch.setattr(catalogue, "RECIPES", (recipe.Recipe("mine", "a line", run),))
+    for name in ("mine", "all"):
+        with pytest.raises(tkf.RunError, match="1 of 2 checks do not agree"):
+            cli.reproduce(name, tmp_path, quick=True, quiet=True)
+    assert (tmp_path / "mine" / "verdict.json").exists()
+    assert 'src="mine/figure.png"' in (tmp_path / "index.html").read_text()
+    assert "index.html" in capsys.readouterr().out
+
+
+def test_reproduce_refuses_an_unknown_name(tmp_path):
+    done = tokenfield("reproduce", "scalling", cwd=tmp_path)
+    assert done.returncode == 2 and "did you mean 'scaling'?" in done.stderr
+    assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ from tokenfield import figures, initial, sphere, theory, weights  # noqa: E402
 from tokenfield.diagnostics.clusters import clusters  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
 from tokenfield.diagnostics.order import order_parameter  # noqa: E402
+from tokenfield.diagnostics.phases import phases  # noqa: E402
 from tokenfield.diagnostics.rates import fit_bound, fit_rate  # noqa: E402
 from tokenfield.diagnostics.transport import wasserstein  # noqa: E402
 from tokenfield.errors import InputError, RunError  # noqa: E402
@@ -37,7 +38,7 @@ __all__ = [
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
     # measurements, predictions, pictures
-    "order_parameter", "energy", "log_energy", "dissipation", "clusters", "wasserstein", "fit_rate",
+    "order_parameter", "energy", "log_energy", "dissipation", "clusters", "wasserstein", "phases", "fit_rate",
     "fit_bound", "theory", "figures",
     # trouble
     "InputError", "RunError",

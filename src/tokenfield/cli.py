@@ -1,16 +1,20 @@
 """The command line: reads settings, calls the library, prints what came out. No mathematics here."""
 
+import contextlib
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tokenfield import config, figures, store
 from tokenfield.errors import InputError, RunError
-from tokenfield.papers import low_temperature
+from tokenfield.papers import catalogue, recipe
+from tokenfield.papers.low_temperature import demo as headline
 from tokenfield.simulate import simulate as run_simulation
 from tokenfield.trajectory import FIXED, Trajectory
 
@@ -30,19 +34,77 @@ def demo(
 ) -> None:
     """Watch tokens concentrate, stay, and leave: the headline experiment, in a minute.
 
-    Runs the worked case of arXiv 2605.10931 on the circle at three temperatures, prints what was measured
+    Runs the worked case of arXiv 2605.10931 on the circle at many temperatures, prints what was measured
     beside what the theory predicts, and draws the figure.
     """
-    result = low_temperature.demo(progress=not quiet)
-    table = Table("quantity", "measured", "predicted", "agrees", title=result.title)
-    for row in result.rows:
-        table.add_row(row.quantity, row.measured, row.predicted, "yes" if row.agrees else "[bold red]no")
-    console.print(table)
-    path = out / "demo.png"
-    figures.save(low_temperature.demo_figure(result), path)
-    console.print(f"figure: {path}", highlight=False)
-    if not all(row.agrees for row in result.rows):
-        raise RunError("the demonstration does not agree with the theory")
+    with _progress("demo", quiet) as progress:
+        checks, figure = headline.demo(progress)
+    console.print(_checks(headline.TITLE, checks))
+    path = figures.save(figure, out / "demo.png")
+    console.print(f"figure: {path}", highlight=False, soft_wrap=True)
+    _complain(checks)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A recipe, or all; none: list.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Directory for the results, one directory per recipe.")] = Path(
+        "out/reproduce"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller size, under a minute each.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Reproduce a paper's figure or table: measured against predicted, with a verdict.
+
+    Each recipe writes figure.pdf, figure.png, table.csv, data.zarr and verdict.json to DIR/NAME; `all` runs
+    every one and makes DIR/index.html. Without a name, the recipes are listed.
+    """
+    if name is None:
+        table = Table("recipe", "what it shows", title="tokenfield reproduce NAME")
+        for known in catalogue.RECIPES:
+            table.add_row(known.name, known.line)
+        console.print(table)
+        return
+    chosen = catalogue.RECIPES if name == "all" else (recipe.find(catalogue.RECIPES, name),)
+    for each in chosen:
+        recipe.refuse_foreign(out / each.name)
+    outcomes = [_reproduce(each, out, quick, quiet) for each in chosen]
+    if name == "all":
+        console.print(f"page: {recipe.page(outcomes, out)}", highlight=False, soft_wrap=True)
+    _complain([check for outcome in outcomes for check in outcome.checks])
+
+
+def _reproduce(chosen: recipe.Recipe, out: Path, quick: bool, quiet: bool) -> recipe.Outcome:
+    with _progress(chosen.name, quiet) as progress:
+        outcome = recipe.reproduce(chosen, out, quick, progress)
+    console.print(_checks(chosen.name, outcome.checks))
+    console.print(f"figure: {outcome.path / 'figure.png'}", highlight=False, soft_wrap=True)
+    return outcome
+
+
+def _checks(title: str, checks: Sequence[recipe.Check]) -> Table:
+    table = Table("quantity", "measured", "predicted", "agrees", title=title)
+    for check in checks:
+        agrees = "yes" if check.passed else "[bold red]no"
+        table.add_row(check.name, f"{check.measured:.4g}", check.expected, agrees)
+    return table
+
+
+def _complain(checks: Sequence[recipe.Check]) -> None:
+    failed = sum(not check.passed for check in checks)
+    if failed:
+        raise RunError(f"{failed} of {len(checks)} checks do not agree with the theory")
+
+
+@contextlib.contextmanager
+def _progress(title: str, quiet: bool) -> Iterator[recipe.Progress]:
+    """A bar that a recipe can move."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bar:
+        task = bar.add_task(title, total=1.0, what="")
+        yield lambda done, what: bar.update(task, completed=done, what=what)
 
 
 @app.command()

@@ -1,0 +1,250 @@
+"""W2(μ_t^β, Π♯ρ0) against t for many temperatures, and the sharp rate of the zero-temperature flow."""
+
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tokenfield import figures
+from tokenfield.diagnostics.rates import BoundFit, fit_bound, fit_rate
+from tokenfield.models import ZeroTemperature
+from tokenfield.papers.low_temperature import worked
+from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, near
+from tokenfield.simulate import simulate
+from tokenfield.solvers import RungeKutta4
+from tokenfield.theory.concentration import concentration_rates, laplace_envelope, limit
+from tokenfield.tokens import Tokens
+from tokenfield.weights import AttentionWeights
+
+
+@dataclass(frozen=True)
+class Case:
+    """D = diag(spectrum), B = diag(B); between the times of `window` the curve is t^power e^{−rate·t}."""
+
+    spectrum: tuple[float, ...]
+    B: tuple[float, ...]
+    p: int
+    window: tuple[float, float]
+    power: float = 0.0
+
+    @property
+    def weights(self) -> AttentionWeights:
+        """B and V with V Bᵀ = D."""
+        return AttentionWeights(np.diag(self.B), np.diag(np.divide(self.spectrum, self.B)))
+
+    @property
+    def name(self) -> str:
+        """Which rate of which matrices."""
+        D, B = (", ".join(f"{v:g}" for v in diagonal) for diagonal in (self.spectrum, self.B))
+        return f"W{self.p}, D = diag({D}), B = diag({B})"
+
+
+#: Both sides of the crossover c = kκ/p; k = 2; |Bᵀe| not constant on E; a deep saddle that decides.
+CASES = (
+    Case((1.0, 0.5), (2.0, 0.5), 2, (24, 36)),
+    Case((1.0, 0.5), (2.0, 0.5), 1, (30, 45)),
+    Case((1.0, 0.5), (0.5, 2.0), 2, (44, 66)),
+    Case((1.0, 0.5), (0.5, 2.0), 1, (30, 45)),
+    Case((1.0, 0.6, 0.3), (1.0, 1.0, 1.0), 2, (20, 40)),
+    Case((1.0, 1.0, 0.4), (1.0, 1.0, 3.0), 1, (20, 40)),
+    Case((1.0, 1.0, 0.4), (2.0, 2.0, 1.0), 2, (20, 40)),
+    Case((1.0, 1.0, 0.4), (2.0, 1.0, 0.5), 2, (30, 50), power=-0.25),
+    Case((1.0, 0.6, 0.2), (1.0, 1.0, 20.0), 1, (150, 250)),
+)
+
+
+def graded_tokens(d: int, deep: float, step: float = 0.7) -> Tokens:
+    """Quadrature of the uniform law on the positive orthant, crowded towards every coordinate plane.
+
+    With a_i = log(x_i/x_d) the area is Π x_i da, and equispaced a converge like e^{−π²/step}. Diagonal
+    matrices keep the orthant, and by symmetry it stands for the sphere.
+    """
+    a = np.arange(-deep, 20, step)
+    logs = np.stack(np.meshgrid(*[a] * (d - 1), [0.0], indexing="ij"), -1).reshape(-1, d)
+    logs = logs - logs.max(axis=1, keepdims=True)
+    x = np.exp(logs)
+    norm = np.linalg.norm(x, axis=1, keepdims=True)
+    mass = np.exp(np.sum(logs - np.log(norm), axis=1))
+    keep = mass > 1e-30 * mass.max()
+    return Tokens((x / norm)[keep], mass[keep] / mass[keep].sum())
+
+
+def sharp_rate(case: Case) -> float:
+    """Decay rate of W_p under the zero-temperature flow, from the simulator.
+
+    Fixed steps: small components, which grow by many powers of ten, then keep their relative accuracy.
+    """
+    d = len(case.spectrum)
+    tokens = graded_tokens(d, 60.0 if d == 2 else 30.0)
+    ts = np.concatenate([[0.0], np.linspace(*case.window, 17)])
+    run = simulate(ZeroTemperature(case.weights), tokens, ts, RungeKutta4(0.1))
+    values = worked.distances(run, limit(case.weights), case.p)[1:]
+    return fit_rate(ts[1:], values * ts[1:] ** -case.power, model="exponential").rate
+
+
+def sharp_checks(cases: tuple[Case, ...], progress: Progress, span: tuple[float, float]) -> list[Check]:
+    """Measured against min(c, K_j/p) to 1%."""
+    checks = []
+    for k, case in enumerate(cases):
+        progress(span[0] + (span[1] - span[0]) * k / len(cases), case.name)
+        predicted = concentration_rates(case.weights, case.p).rate
+        source = "theory §2.3: min(c, K_j/p), sharp"
+        checks.append(near(f"rate of {case.name}", sharp_rate(case), predicted, source, relative=0.01))
+    return checks
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """W2 to the limit law by β (∞ for zero temperature) over `ts`, on the sphere of R^d."""
+
+    d: int
+    weights: AttentionWeights
+    ts: np.ndarray
+    betas: tuple[float, ...]
+    W: np.ndarray
+
+
+def curves(
+    weights: AttentionWeights,
+    tokens: Tokens,
+    betas: tuple[float, ...],
+    ts: np.ndarray,
+    progress: Progress,
+    span: tuple[float, float],
+) -> Curves:
+    """One run per β, and one at zero temperature."""
+    betas = (*betas, np.inf)
+    rows = []
+    for k, beta in enumerate(betas):
+        progress(span[0] + (span[1] - span[0]) * k / len(betas), f"d = {tokens.d}, {worked.label(beta)}")
+        rows.append(worked.limit_curve(weights, beta, tokens, ts))
+    return Curves(tokens.d, weights, ts, betas, np.stack(rows))
+
+
+def usable(found: Curves) -> np.ndarray:
+    """W with NaN where the theorem's e^{Ct} no longer describes it: after a third of the way out again."""
+    W = found.W.copy()
+    for row in W:
+        low = int(np.argmin(row))
+        late = np.flatnonzero((np.arange(len(row)) > low) & (row > max(0.3, row[low])))
+        row[late] = np.nan
+    return W
+
+
+def bound(found: Curves) -> BoundFit:
+    """The constants of the theorem, fitted to all these curves."""
+    return fit_bound(found.betas, found.ts, usable(found))
+
+
+def _bound_check(found: Curves) -> Check:
+    """Whether the theorem's bound holds uniformly in β.
+
+    c is the sharp rate and C the rate at which clusters leave E, both from theory. C2 is then fixed by zero
+    temperature and C1 by the smallest β: the colder runs, which had no say, must stay below.
+    """
+    rates, leave = concentration_rates(found.weights), worked.leaving_rate(found.weights)
+    W, betas = usable(found), np.array(found.betas)
+    grow = laplace_envelope(betas)[:, None] * np.exp(leave * found.ts)
+    fall = np.exp(-rates.rate * found.ts)
+    C2 = np.max(W[-1] / fall)
+    C1 = np.nanmax((W[0] - C2 * fall) / grow[0])
+    ratio = np.nanmin((max(C1, 0.0) * grow + C2 * fall)[1:-1] / W[1:-1])
+    name = f"least bound/W over colder runs, C1 from β = {betas[0]:g}, d = {found.d}"
+    source = f"{worked.PAPER}: W ≤ C1 √(log(β+1)/β) e^(Ct) + C2 e^(−ct)"
+    return at_least(name, float(ratio), 1.0, source)
+
+
+def cold_rate(found: Curves) -> Check:
+    """Decay rate at the largest finite β, while W falls from 0.5 to three times its least value."""
+    row = found.W[-2]
+    low = int(np.argmin(row))
+    inside = (np.arange(len(row)) < low) & (row < 0.5) & (row > 3 * row[low])
+    rate = fit_rate(found.ts[inside], row[inside], model="exponential").rate
+    predicted = concentration_rates(found.weights).rate
+    name = f"decay rate at β = {found.betas[-2]:g}, d = {found.d}"
+    return near(name, rate, predicted, "theory §2.3, as β → ∞", relative=0.1)
+
+
+def run(quick: bool, progress: Progress) -> Result:
+    """The recipe."""
+    betas = (10.0, 100.0, 1000.0) if quick else (10.0, 100.0, 1000.0, 10000.0)
+    circle = curves(worked.CIRCLE, worked.circle_tokens(800 if quick else 2000), betas,
+                    np.linspace(0, 24, 97), progress, (0, 0.35))  # fmt: skip
+    warm = (10.0, 30.0, 100.0) if quick else (10.0, 30.0, 100.0, 300.0)
+    sphere = curves(worked.SPHERE, worked.sphere_tokens(1250 if quick else 10_000), warm,
+                    np.linspace(0, 20, 81), progress, (0.35, 0.75))  # fmt: skip
+    checks = sharp_checks(CASES[:-1] if quick else CASES, progress, (0.75, 0.98))
+    checks += [cold_rate(circle), _bound_check(circle), _bound_check(sphere)]
+    progress(0.98, "drawing")
+    return Result(checks, _table(circle, sphere), _data(circle, sphere), figure(circle, sphere, checks))
+
+
+RECIPE = Recipe(
+    "concentration",
+    "W2(μ_t, Π♯ρ0) against t from β = 10 to zero temperature, the sharp rate, the theorem's bound",
+    run,
+)
+
+
+def _table(*all_found: Curves) -> list[dict[str, float]]:
+    rows = []
+    for found in all_found:
+        fit = bound(found)
+        for beta, row in zip(found.betas, found.W, strict=True):
+            when, least = worked.bottom(found.ts, row)
+            rate = concentration_rates(found.weights).rate
+            rows.append({"d": found.d, "beta": beta, "least W2": least, "at t": when,
+                         "rate predicted": rate, "C1": fit.C1, "C2": fit.C2,
+                         "C": fit.C, "c": fit.c, "median slack": fit.slack.median})  # fmt: skip
+    return rows
+
+
+def _data(*all_found: Curves) -> xr.Dataset:
+    variables, coords = {}, {}
+    for found in all_found:
+        d = found.d
+        variables[f"W2_d{d}"] = ((f"beta_d{d}", f"time_d{d}"), found.W)
+        coords |= {f"beta_d{d}": list(found.betas), f"time_d{d}": found.ts}
+    return xr.Dataset(variables, coords)
+
+
+@matplotlib.rc_context(figures.STYLE)
+def figure(circle: Curves, sphere: Curves, checks: list[Check]) -> Figure:
+    """The curves on the circle and on the sphere, and the sharp rates measured over predicted."""
+    drawing = Figure(figsize=(8.5, 9.5), layout="constrained")
+    # subfigures: the long names of the last panel shall not narrow the others
+    parts = drawing.subfigures(3, 1, squeeze=False, height_ratios=(1, 1, 0.9))[:, 0]
+    for part, found in zip(parts, (circle, sphere), strict=False):
+        draw_curves(part.subplots(), found)
+    _draw_rates(parts[2].subplots(), [check for check in checks if check.name.startswith("rate of")])
+    return drawing
+
+
+def draw_curves(ax: Axes, found: Curves) -> None:
+    """W2 over time, the sharp rate, and the fitted bound of the coldest finite β."""
+    rate = concentration_rates(found.weights).rate
+    cold = found.betas[-2]
+    line = 1.1 * found.W[-1, len(found.ts) // 2] * np.exp(-rate * (found.ts - found.ts[len(found.ts) // 2]))
+    limit_line = bound(found).bound([cold], found.ts)[0]
+    lines = {
+        f"rate {rate:g}, predicted": line,
+        f"theorem's bound, fitted,\nat β = {cold:g}": np.where(limit_line < 2, limit_line, np.nan),
+    }
+    values = {worked.label(beta): row for beta, row in zip(found.betas, found.W, strict=True)}
+    figures.curves(found.ts, values, "t", "W2 to Π♯ρ0", "y", lines, ax=ax)
+    ax.set_title("circle (d = 2)" if found.d == 2 else f"sphere (d = {found.d})", loc="left")
+
+
+def _draw_rates(ax: Axes, checks: list[Check]) -> None:
+    names = [check.name.removeprefix("rate of ") for check in checks]
+    ratio = [check.measured / check.predicted for check in checks]
+    at = np.arange(len(checks))[::-1]
+    ax.axvspan(0.99, 1.01, color="0.92")
+    ax.axvline(1, color="0.4", linewidth=1)
+    ax.plot(ratio, at, "o", color=figures.PALETTE[0])
+    ax.set_yticks(at, names, fontsize=9)
+    ax.set(xlim=(0.978, 1.022), ylim=(-0.7, len(checks) - 0.3))
+    ax.set_xlabel("zero-temperature rate, measured over predicted (grey: 1%)")

@@ -1,0 +1,221 @@
+"""How many tokens a temperature needs: n tokens against the continuum (the paper leaves this open).
+
+A query reads the tokens in a cap of radius β^{−1/2}, some N = n/β^{(d−1)/2} of them. For n independent
+uniform tokens what it reads is off from the continuum's A_d(β)u by, root mean square and to leading order,
+
+    √(a_d/N) · β^{−1/2},    a_2 = √π/2,    a_3 = 1,
+
+(the variance of a weighted mean of the cap). So the continuum is seen once n ≫ β^{(d−1)/2}; equispaced tokens
+need as many, but then are off by far less.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tokenfield import figures, initial
+from tokenfield.diagnostics.rates import fit_rate
+from tokenfield.diagnostics.transport import wasserstein
+from tokenfield.models import SoftmaxAttention
+from tokenfield.papers.low_temperature import worked
+from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
+from tokenfield.theory.concentration import laplace_gap
+from tokenfield.tokens import Tokens
+from tokenfield.weights import AttentionWeights
+
+CAP = "theory §2.5: tokens in a cap of radius β^(−1/2)"
+#: Error of what is read, in units of β^{−1/2}, at which the continuum counts as seen.
+SEEN = 0.25
+AMPLITUDE = {2: np.sqrt(np.pi) / 2, 3: 1.0}
+KINDS = ("iid", "quadrature")
+
+
+def law(kind: str, d: int, n: int, key: int) -> Tokens:
+    """n uniform tokens, independent or quadrature."""
+    if kind == "iid":
+        return initial.uniform(n, d, key)
+    return initial.circle_density(np.ones_like, n) if d == 2 else initial.sphere_density(_one, n)
+
+
+def _one(x: np.ndarray) -> np.ndarray:
+    return np.ones(len(x))
+
+
+@eqx.filter_jit
+def _read(model: SoftmaxAttention, queries: jax.Array, tokens: Tokens) -> jax.Array:
+    return model.attention(queries, tokens)
+
+
+def padded(tokens: Tokens) -> Tokens:
+    """The same law with tokens of weight 0 up to a power of four: few sizes, few programs to compile."""
+    size = 4 ** int(np.ceil(np.log(tokens.n) / np.log(4)))
+    extra = size - tokens.n
+    x = np.concatenate([tokens.x, np.repeat(np.asarray(tokens.x)[:1], extra, axis=0)])
+    return Tokens(x, np.concatenate([tokens.weights, np.zeros(extra)]))
+
+
+def error(tokens: Tokens, beta: float, queries: np.ndarray) -> float:
+    """Root mean square over the queries of |what is read − A_d(β)u|, in units of β^{−1/2}."""
+    model = SoftmaxAttention(AttentionWeights.identity(tokens.d), beta)
+    read = np.asarray(_read(model, jnp.asarray(queries), tokens))
+    exact = (1 - laplace_gap(beta, tokens.d)) * queries
+    return float(np.sqrt(beta * np.mean(np.sum((read - exact) ** 2, axis=1))))
+
+
+def crossover(ns: np.ndarray, errors: np.ndarray) -> float:
+    """The n from which the error stays below `SEEN`, between the sizes by logarithms."""
+    above = np.flatnonzero(errors > SEEN)
+    if not above.size or above[-1] + 1 == len(ns):
+        return np.nan
+    k = above[-1]
+    logs = np.log(np.maximum(errors[k : k + 2], 1e-12))
+    share = (logs[0] - np.log(SEEN)) / (logs[0] - logs[1])
+    return float(np.exp(np.log(ns[k]) + share * np.log(ns[k + 1] / ns[k])))
+
+
+def run(quick: bool, progress: Progress) -> Result:
+    """The recipe."""
+    # rare queries with an empty cap weigh much near the crossover: on the circle many draws, they are cheap
+    draws = {2: 16, 3: 4} if quick else {2: 48, 3: 12}
+    grid = {
+        2: (np.logspace(1, 4, 9), np.unique(np.logspace(0.6, 3.6, 19).astype(int))),
+        # 2r²: the sizes that Gauss × uniform quadrature has
+        3: (np.logspace(1, 2.5, 9), 2 * np.unique(np.logspace(0.3, 1.82, 17).astype(int)) ** 2),
+    }
+    maps, checks, needed = {}, [], {}
+    for d, (betas, ns) in grid.items():
+        queries = np.asarray(initial.uniform(200, d, 99).x)
+        for kind in KINDS:
+            progress({2: 0.0, 3: 0.3}[d] + 0.1 * KINDS.index(kind), f"what is read, d = {d}, {kind}")
+            maps[d, kind] = _map(kind, d, betas, ns, queries, draws[d] if kind == "iid" else 1)
+            needed[d, kind] = np.array([crossover(ns, row) for row in maps[d, kind]])
+            checks.append(_slope(d, kind, betas, needed[d, kind]))
+        checks.append(_amplitude(d, betas, ns, maps[d, "iid"]))
+    progress(0.6, "runs on the circle")
+    flow = _runs(quick, progress)
+    rows = [{"d": d, "kind": kind, "beta": b, "n needed": n}
+            for (d, kind), values in needed.items()
+            for b, n in zip(grid[d][0], values, strict=True)]  # fmt: skip
+    return Result(checks, rows, _data(grid, maps, flow), figure(grid, maps, needed, flow))
+
+
+RECIPE = Recipe(
+    "finite-tokens",
+    "n tokens against the continuum over (n, β): the crossover n ~ β^((d−1)/2), iid or quadrature",
+    run,
+)
+
+
+def _map(kind: str, d: int, betas: np.ndarray, ns: np.ndarray, queries: np.ndarray, draws: int) -> np.ndarray:
+    """Error by β and n, the root mean square over draws."""
+    squares = np.zeros((len(betas), len(ns)))
+    for j, n in enumerate(ns):
+        for key in range(draws):
+            tokens = padded(law(kind, d, int(n), key))
+            squares[:, j] += [error(tokens, float(beta), queries) ** 2 for beta in betas]
+    return np.sqrt(squares / draws)
+
+
+def _slope(d: int, kind: str, betas: np.ndarray, needed: np.ndarray) -> Check:
+    good = np.isfinite(needed)
+    power = fit_rate(betas[good], needed[good], model="power").power if np.sum(good) >= 8 else np.nan
+    return near(f"exponent in β of the n needed, d = {d}, {kind}", power, (d - 1) / 2, CAP, absolute=0.05)
+
+
+def _amplitude(d: int, betas: np.ndarray, ns: np.ndarray, errors: np.ndarray) -> Check:
+    """√N times the error where caps hold many tokens."""
+    N = ns[None] / betas[:, None] ** ((d - 1) / 2)
+    many = (N > 100) & (betas[:, None] >= 30)
+    measured = np.sqrt(np.mean((errors[many] ** 2) * N[many]))
+    return near(f"√(Nβ) · error of iid tokens, d = {d}", measured, np.sqrt(AMPLITUDE[d]),
+                "variance of the weighted mean of a cap", relative=0.05)  # fmt: skip
+
+
+def _runs(quick: bool, progress: Progress) -> xr.DataArray:
+    """W2 between n tokens and the continuum at t = 4 of the worked case, over (kind, β, n)."""
+    betas = [10.0, 100.0, 1000.0] if quick else [10.0, 100.0, 1000.0, 10000.0]
+    ns = [16, 64, 256] if quick else [16, 32, 64, 128, 256, 512]
+    ts = np.array([0.0, 4.0])
+    values = np.zeros((2, len(betas), len(ns)))
+    reference = [worked.run(worked.CIRCLE, b, worked.circle_tokens(1024, 0.8), ts).tokens(-1) for b in betas]
+    for j, n in enumerate(ns):
+        progress(0.7 + 0.3 * j / len(ns), f"runs on the circle, n = {n}")
+        for i, tokens in enumerate((_sampled(n), worked.circle_tokens(n, 0.0))):
+            for k, beta in enumerate(betas):
+                end = worked.run(worked.CIRCLE, beta, tokens, ts).tokens(-1)
+                values[i, k, j] = wasserstein(end, reference[k]).value
+    return xr.DataArray(
+        values, {"kind": [0, 1], "beta_run": betas, "n_run": ns}, ("kind", "beta_run", "n_run")
+    )
+
+
+def _sampled(n: int) -> Tokens:
+    """n independent tokens with the worked case's density, by rejection."""
+    rng = np.random.default_rng(n)
+    x = np.asarray(initial.uniform(8 * n, 2, n).x)
+    return Tokens(x[rng.uniform(size=8 * n) * 1.5 < worked.density(x)][:n])
+
+
+def _data(grid: dict, maps: dict, flow: xr.DataArray) -> xr.Dataset:
+    variables: dict = {"W2_at_4": flow}
+    coords = {}
+    for d, (betas, ns) in grid.items():
+        coords |= {f"beta_d{d}": betas, f"n_d{d}": ns}
+        variables |= {f"error_d{d}_{kind}": ((f"beta_d{d}", f"n_d{d}"), maps[d, kind]) for kind in KINDS}
+    return xr.Dataset(variables, coords, {"kind": "0 iid, 1 quadrature"})
+
+
+@matplotlib.rc_context(figures.STYLE)
+def figure(grid: dict, maps: dict, needed: dict, flow: xr.DataArray) -> Figure:
+    """Error against tokens per cap; n needed against β; W2 of runs against n."""
+    drawing = Figure(figsize=(10.5, 7.6), layout="constrained")
+    panels = drawing.subplots(2, 2)
+    for ax, d in zip(panels[0], (2, 3), strict=True):
+        _draw_collapse(ax, d, grid[d][0], grid[d][1], maps)
+    ax = panels[1, 0]
+    for k, ((d, kind), values) in enumerate(needed.items()):
+        betas = grid[d][0]
+        ax.loglog(betas, values, "os^D"[k], color=figures.PALETTE[k], markersize=5, label=f"d = {d}, {kind}")
+        good = np.isfinite(values)
+        centre = np.mean(np.log(values[good])) - (d - 1) / 2 * np.mean(np.log(betas[good]))
+        line = centre + (d - 1) / 2 * np.log(betas)
+        ax.loglog(betas, np.exp(line), color=figures.PALETTE[k], linewidth=1, linestyle=(0, (3, 2)))
+    ax.set(xlabel="β", ylabel="n needed")
+    ax.set_title("dashed: slopes (d − 1)/2", loc="left", fontsize=11)
+    ax.legend(fontsize=9)
+    ax = panels[1, 1]
+    for k, beta in enumerate(flow.beta_run.values):
+        for kind, style in ((0, (0, (4, 2))), (1, "-")):
+            name = f"β = {beta:g}" if kind else None
+            ax.loglog(flow.n_run, flow[kind, k], "o", markersize=4, linestyle=style,
+                      color=figures.PALETTE[k], label=name)  # fmt: skip
+    ax.set(xlabel="n", ylabel="W2 to the continuum at t = 4")
+    ax.set_xticks(flow.n_run.values, [str(n) for n in flow.n_run.values])
+    ax.minorticks_off()
+    ax.set_title("runs on the circle; solid: quadrature, dashed: iid", loc="left", fontsize=11)
+    ax.legend(fontsize=9)
+    return drawing
+
+
+def _draw_collapse(ax: Axes, d: int, betas: np.ndarray, ns: np.ndarray, maps: dict) -> None:
+    N = ns[None] / betas[:, None] ** ((d - 1) / 2)
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(betas)))
+    for k, colour in enumerate(colours):
+        name = f"β = {betas[k]:.3g}" if k in (0, len(betas) - 1) else None
+        ax.loglog(N[k], maps[d, "iid"][k], color=colour, linewidth=1.2, label=name)
+        shown = maps[d, "quadrature"][k] > 1e-6
+        ax.loglog(
+            N[k][shown], maps[d, "quadrature"][k][shown], color=colour, linewidth=1.2, linestyle=(0, (1, 1.2))
+        )
+    line = np.logspace(0.5, 4, 5)
+    ax.loglog(
+        line, np.sqrt(AMPLITUDE[d] / line), color="0", linestyle=(0, (3, 2)), linewidth=1.4, label="√(a/N)"
+    )
+    ax.set(xlabel=f"tokens per cap, N = n/β^{(d - 1) / 2:g}", ylabel="error · √β", ylim=(1e-4, None))
+    ax.set_title(f"d = {d}; solid: iid, dotted: quadrature", loc="left", fontsize=11)
+    ax.legend(fontsize=9)

@@ -1,0 +1,122 @@
+"""Concentrate, stay, leave, end: the phases of the worked case, found automatically, and their look on S²."""
+
+import itertools
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tokenfield import figures
+from tokenfield.diagnostics.phases import Phases, phases
+from tokenfield.papers.low_temperature import worked
+from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, near
+from tokenfield.theory.concentration import concentration_rates
+from tokenfield.trajectory import Trajectory
+
+NAMES = ("concentration", "metastable", "escape", "terminal")
+SHADES = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
+
+
+def run(quick: bool, progress: Progress) -> Result:
+    """The recipe."""
+    betas = (10.0, 100.0, 1000.0) if quick else (10.0, 100.0, 1000.0, 10000.0)
+    tokens, ts = worked.circle_tokens(600 if quick else 2000), np.linspace(0, 50, 201)
+    found = {}
+    for k, beta in enumerate(betas):
+        progress(k / (len(betas) + 1), f"circle, {worked.label(beta)}")
+        found[beta] = phases(worked.run(worked.CIRCLE, beta, tokens, ts), worked.CIRCLE)
+    progress(len(betas) / (len(betas) + 1), "sphere")
+    warm = 50.0 if quick else 200.0
+    sphere = worked.run(
+        worked.SPHERE, warm, worked.sphere_tokens(1250 if quick else 10_000), np.linspace(0, 40, 161)
+    )
+    seen = phases(sphere, worked.SPHERE)
+    rows = [row for beta, each in found.items() for row in _rows(beta, 2, each)] + _rows(warm, 3, seen)
+    return Result(checks(found, seen, warm), rows, _data(found, seen), figure(found, sphere, seen, warm))
+
+
+RECIPE = Recipe(
+    "metastability",
+    "the phases of runs whose V and V Bᵀ disagree, found automatically; snapshots of each on S²",
+    run,
+)
+
+
+def checks(found: dict[float, Phases], seen: Phases, warm: float) -> list[Check]:
+    """Four phases each; rates of the coldest; how much later the bottom comes per factor 10 in β."""
+    rates, leave = concentration_rates(worked.CIRCLE), worked.leaving_rate(worked.CIRCLE)
+    result = [
+        near(f"phases found, d = {d}, β = {beta:g}", sum(each.get(name) is not None for name in NAMES), 4,
+             "theory §2.7")
+        for d, beta, each in [*((2, b, e) for b, e in found.items()), (3, warm, seen)]
+    ]  # fmt: skip
+    betas = sorted(found)
+    cold = found[betas[-1]]
+    fall, grow = cold.get("concentration"), cold.get("escape")
+    result += [
+        near(f"rate of concentration, β = {betas[-1]:g}", _rate(fall), rates.rate,
+             "theory §2.3: c", relative=0.05),
+        near(f"growth in the escape, β = {betas[-1]:g}", _rate(grow), leave,
+             "theory §2.6: top of V − ⟨p, Vp⟩", relative=0.1),
+    ]  # fmt: skip
+    for low, high in itertools.pairwise(betas):
+        later = found[high].minimum_time - found[low].minimum_time
+        result.append(near(f"bottom later from β = {low:g} to {high:g}", later,
+                           np.log(high / low) / (2 * rates.approach),
+                           "theory §2.6: clusters of width e^(−ct) meet β^(−1/2)", relative=0.1))  # fmt: skip
+    return result
+
+
+def _rate(phase: object) -> float:
+    rate = getattr(phase, "rate", None)
+    return np.nan if rate is None else float(rate)
+
+
+def _rows(beta: float, d: int, found: Phases) -> list[Row]:
+    return [
+        {"d": d, "beta": beta, "phase": phase.name, "start": phase.start, "stop": phase.stop,
+         "rate": phase.rate, "rate from": phase.interval and phase.interval[0],
+         "rate to": phase.interval and phase.interval[1], "angle to E": phase.to_limit,
+         "angle to V's": phase.to_end, "clusters": phase.clusters, "sentence": phase.sentence}
+        for phase in found.found
+    ]  # fmt: skip
+
+
+def _data(found: dict[float, Phases], seen: Phases) -> xr.Dataset:
+    first = next(iter(found.values()))
+    stack = {
+        name: np.stack([getattr(each, name) for each in found.values()]) for name in ("distance", "to_end")
+    }
+    return xr.Dataset(
+        {"W2": (("beta", "time"), stack["distance"]), "to_V": (("beta", "time"), stack["to_end"]),
+         "W2_sphere": ("time_sphere", seen.distance), "to_V_sphere": ("time_sphere", seen.to_end)},
+        {"beta": list(found), "time": first.ts, "time_sphere": seen.ts},
+    )  # fmt: skip
+
+
+@matplotlib.rc_context(figures.STYLE)
+def figure(found: dict[float, Phases], sphere: Trajectory, seen: Phases, warm: float) -> Figure:
+    """Above the sphere in each phase; below W2 over time on the circle, the phases as coloured bands."""
+    drawing = Figure(figsize=(10.5, 8.0), layout="constrained")
+    above, below = drawing.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.9))[:, 0]
+    above.suptitle(f"d = 3, β = {warm:g}", x=0.02, ha="left", fontsize=12)
+    side = (np.asarray(sphere.x[0, :, 1]) > 0).astype(int)
+    shown = [("start", 0.0)] + [(phase.name, (phase.start + phase.stop) / 2) for phase in seen.found]
+    for ax, (name, t) in zip(np.atleast_1d(above.subplots(1, len(shown))), shown, strict=True):
+        k = int(np.argmin(np.abs(seen.ts - t)))
+        figures.snapshot(sphere.tokens(k), ax=ax, colour=side, title=f"{name}, t = {seen.ts[k]:.3g}")
+        ax.title.set_fontsize(10)
+    panels = np.atleast_1d(below.subplots(len(found), 1, sharex=True, sharey=True))
+    for ax, (beta, each) in zip(panels, found.items(), strict=True):
+        ax.semilogy(each.ts, each.distance, color="0.1")
+        for phase in each.found:
+            shade = SHADES[NAMES.index(phase.name)]
+            ax.axvspan(phase.start, phase.stop, color=shade, alpha=0.22, linewidth=0)
+        ax.set(ylabel="W2 to Π♯ρ0", xlim=(each.ts[0], each.ts[-1]))
+        ax.set_title(f"d = 2, β = {beta:g}", loc="left", fontsize=11)
+    panels[-1].set_xlabel("t")
+    patches = [Patch(color=shade, alpha=0.35, linewidth=0) for shade in SHADES]
+    below.legend(patches, NAMES, loc="outside lower center", ncols=4)
+    return drawing

@@ -1,0 +1,185 @@
+"""Beyond the paper: D = V Bᵀ that is not symmetric, as in trained heads (theory §2.8).
+
+From the orbits e^{Dτ}x: a real dominant eigenvalue takes tokens to the oblique spectral projection, not to
+the orthogonal one; a complex pair makes them circulate on a great circle with a period that is an integral; a
+defective eigenvalue lets them come to rest only like 1/t.
+"""
+
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from tokenfield import figures, sphere
+from tokenfield.diagnostics.phases import angle_to
+from tokenfield.diagnostics.rates import fit_rate
+from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.papers.low_temperature import worked
+from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, at_most, near
+from tokenfield.theory.concentration import concentration_rates, limit
+from tokenfield.trajectory import Trajectory
+from tokenfield.weights import AttentionWeights
+
+ORBITS = "theory §2.8: orbits of e^(Dτ)"
+#: Columns are the (generalised) eigenvectors; far from orthogonal.
+BASIS = np.array([[1.0, 0.6, 0.2], [0.3, 1.0, -0.3], [0.1, 0.2, 1.0]])
+#: Not symmetric either, and well conditioned.
+B = np.array([[1.0, 0.4, 0.0], [-0.2, 1.2, 0.3], [0.1, 0.0, 0.8]])
+BLOCKS = {
+    "fixed": np.diag([1.0, 0.4, 0.1]),
+    "rotating": np.array([[0.5, -1.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]),
+    "algebraic": np.array([[0.5, 0.6, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.0]]),
+}
+
+
+def weights_of(kind: str) -> AttentionWeights:
+    """B and V with V Bᵀ = S·block·S⁻¹."""
+    D = BASIS @ BLOCKS[kind] @ np.linalg.inv(BASIS)
+    return AttentionWeights(B, D @ np.linalg.inv(B).T)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A run of one kind and the curve that is measured on it."""
+
+    kind: str
+    run: Trajectory
+    curve: np.ndarray
+    label: str
+
+
+def run(quick: bool, progress: Progress) -> Result:
+    """The recipe."""
+    tokens = worked.sphere_tokens(800 if quick else 5000)
+    seen, checks = [], []
+    for k, (kind, follow) in enumerate(
+        (("fixed", _fixed), ("rotating", _rotating), ("algebraic", _algebraic))
+    ):
+        progress(k / 4, kind)
+        weights = weights_of(kind)
+        ts = np.linspace(0, 60, 241) if kind != "algebraic" else np.append(0, np.logspace(-1, 3.5, 91))
+        found, more = follow(weights, worked.run(weights, np.inf, tokens, ts))
+        seen.append(found)
+        checks += more
+    progress(0.75, "fixed, β = 100")
+    checks.append(_warm(quick))
+    data = xr.Dataset({name: (f"time_{s.kind}", values) for s in seen
+                       for name, values in ((f"curve_{s.kind}", s.curve),
+                                            (f"time_{s.kind}", np.asarray(s.run.snapshot_ts)))})  # fmt: skip
+    rows = [{"kind": s.kind, "note": limit(weights_of(s.kind)).note} for s in seen]
+    return Result(checks, rows, data, figure(seen))
+
+
+RECIPE = Recipe(
+    "nonsymmetric", "V Bᵀ not symmetric: fixed, rotating and defective, predicted against simulated", run
+)
+
+
+def _fixed(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
+    where = limit(weights)
+    curve = worked.distances(found, where)
+    start = found.tokens(0)
+    beside = where.basis @ (where.basis.T @ np.asarray(start.x).T)
+    orthogonal = (beside / np.linalg.norm(beside, axis=0)).T
+    ts = np.asarray(found.snapshot_ts)
+    late = (ts > 20) & (curve > 1e-6)
+    checks = [
+        at_most("fixed: W2 to the oblique projection in the end", curve[-1], 1e-4, ORBITS),
+        at_least("fixed: W2 to the orthogonal projection in the end",
+                 coupled_distance(found.x[-1], orthogonal, start.weights), 0.1,
+                 "orthogonal and oblique projection differ for this D"),
+        near("fixed: rate in the end", fit_rate(ts[late], curve[late], model="exponential").rate,
+             concentration_rates(weights).approach, "theory §2.3: c, for a finite number of tokens",
+             relative=0.02),
+    ]  # fmt: skip
+    return Seen("fixed", found, curve, "W2 to Π♯ρ0"), checks
+
+
+def _rotating(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
+    where = limit(weights)
+    ts = np.asarray(found.snapshot_ts)
+    to_E = found.measure(lambda tokens: float(np.sqrt(tokens.weights @ angle_to(tokens, where.basis) ** 2)))
+    # the turn of every token within E, from t = 30 on; half a turn takes x to −x, so count by halves
+    inside = found.x @ where.basis
+    turn = np.unwrap(np.arctan2(inside[..., 1], inside[..., 0]), axis=0)
+    late = ts >= 30
+    turns = np.abs(turn - turn[late][0])[late] / (2 * np.pi)
+    period = np.median([_time_of(ts[late], column, 3) / 3 for column in turns.T[:200]])
+    predicted = np.nan if where.period is None or where.period.t is None else where.period.t
+    checks = [
+        at_most("rotating: rms angle to the circle in the end", to_E[-1], 1e-3, ORBITS),
+        near("rotating: period", float(period), predicted, f"{ORBITS}: ∮|Bᵀx|dτ", relative=0.002),
+    ]
+    return Seen("rotating", found, to_E, "rms angle to E"), checks
+
+
+def _time_of(ts: np.ndarray, turns: np.ndarray, count: int) -> float:
+    """Time after ts[0] at which so many turns are complete; NaN if never."""
+    return float(np.interp(count, turns, ts, right=np.nan) - ts[0])
+
+
+def _algebraic(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
+    where = limit(weights)
+    end = where.push(found.tokens(0)).x
+    # the median: the few tokens that begin near the eigenvector, and must turn round, come one by one
+    curve = found.measure(lambda tokens: float(np.median(sphere.distance(tokens.x, end))))
+    ts = np.asarray(found.snapshot_ts)
+    late = ts > 100
+    fit = fit_rate(ts[late], curve[late], model="power")
+    # x ∝ s1(a + νbτ) + s2 b: off by |P s2|/(ντ|s1|), and t = |Bᵀp|τ
+    first, second = BASIS[:, 0], BASIS[:, 1]
+    p = first / np.linalg.norm(first)
+    across = np.linalg.norm(second - (second @ p) * p) / np.linalg.norm(first)
+    amplitude = across * np.linalg.norm(B.T @ p) / BLOCKS["algebraic"][0, 1]
+    checks = [
+        near("defective: exponent in t", fit.power, -1.0, f"{ORBITS}: like 1/t", absolute=0.02),
+        near("defective: t · median angle in the end", ts[-1] * curve[-1], float(amplitude),
+             f"{ORBITS}: |P s2||Bᵀp|/(ν|s1|)", relative=0.01),
+    ]  # fmt: skip
+    return Seen("algebraic", found, curve, "median angle to Π(x0)"), checks
+
+
+def _warm(quick: bool) -> Check:
+    """At a finite temperature tokens come nearer to the oblique law than to the orthogonal one."""
+    weights = weights_of("fixed")
+    where = limit(weights)
+    found = worked.run(weights, 100.0, worked.sphere_tokens(800 if quick else 2400), np.linspace(0, 12, 49))
+    start = np.asarray(found.x[0]) @ where.basis
+    # both laws live on ±p and differ in which tokens go where: count those on the wrong side
+    best = int(np.argmin(worked.distances(found, where)))
+    side = np.sign(np.asarray(found.x[best]) @ where.basis)[:, 0]
+    oblique = np.sign(np.asarray(where.push(found.tokens(0)).x) @ where.basis)[:, 0]
+    wrong = float(found.weights @ (side != oblique))
+    naive = float(found.weights @ (side != np.sign(start[:, 0])))
+    name = "fixed, β = 100: mass on the wrong side, over that by the orthogonal projection"
+    source = "theory §2.8 with §2.4: softmax follows the zero-temperature flow"
+    return at_most(name, wrong / naive, 0.2, source)
+
+
+@matplotlib.rc_context(figures.STYLE)
+def figure(seen: list[Seen]) -> Figure:
+    """For each kind the tokens at three times and its curve."""
+    drawing = Figure(figsize=(10.5, 9.0), layout="constrained")
+    grid = drawing.subplots(3, 4, width_ratios=(1, 1, 1, 1.9))
+    for row, each in zip(grid, seen, strict=True):
+        ts = np.asarray(each.run.snapshot_ts)
+        where = limit(weights_of(each.kind))
+        end = each.run.x[0] if each.kind == "rotating" else where.push(each.run.tokens(0)).x
+        side = (np.asarray(end) @ where.basis[:, 0] > 0).astype(int)
+        for ax, k in zip(row, (0, int(np.argmin(np.abs(ts - 5))), len(ts) - 1), strict=False):
+            title = f"{each.kind}, t = {ts[k]:.3g}"
+            figures.snapshot(each.run.tokens(k), ax=ax, colour=side, title=title)
+            ax.title.set_fontsize(10)
+        shown = ts > 0
+        (row[3].loglog if each.kind == "algebraic" else row[3].semilogy)(
+            ts[shown], each.curve[shown], color=figures.PALETTE[0], label="measured"
+        )
+        if each.kind == "algebraic":
+            row[3].loglog(ts[shown], each.curve[-1] * ts[-1] / ts[shown], color="0", linewidth=1.2,
+                          linestyle=(0, (3, 2)), label="slope −1, predicted")  # fmt: skip
+            row[3].legend(fontsize=9)
+            row[3].set_ylim(top=4)
+        row[3].set(xlabel="t", ylabel=each.label)
+    return drawing

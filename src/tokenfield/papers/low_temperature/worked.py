@@ -1,0 +1,95 @@
+"""What the recipes of this paper share: the worked cases, their tokens, how to run and to measure them."""
+
+import numpy as np
+from jaxtyping import Float
+
+from tokenfield import initial
+from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.models import Model, SoftmaxAttention, ZeroTemperature
+from tokenfield.simulate import simulate
+from tokenfield.solvers import Adaptive
+from tokenfield.theory.concentration import Limit, limit
+from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
+from tokenfield.weights import AttentionWeights
+
+PAPER = "arXiv 2605.10931"
+#: The worked case of theory §2.6: E = span e2 for D = diag(½, 1), V ends at ±e1; c = ¼, κ = 1.
+CIRCLE = AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))
+#: The same on S²: D = diag(½, 1, ⅕), and c = ¼ again.
+SPHERE = AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.2]))
+#: Up to this many tokens the direct sums are quicker than the fast ones are compiled.
+DIRECT = 2500
+#: Tokens per angle near ±e1 against the mean, as the map θ = u − (a/2) sin 2u has them: 1/(1 − a).
+GRADING = 0.98
+
+
+def density(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n"]:
+    """A law without symmetry: by symmetry, clusters could not leave E."""
+    tilt = np.array([0.3, 0.2, 0.1])[: min(x.shape[1], 3)]
+    return 1 + x[:, : len(tilt)] @ tilt
+
+
+def circle_tokens(n: int, grading: float = GRADING) -> Tokens:
+    """Quadrature tokens on the circle, crowded near ±e1: there the flow pulls them apart.
+
+    θ = u − (a/2) sin 2u with equispaced u, weights f(θ)dθ/du: spectrally accurate, like equispaced tokens.
+    Without the crowding a lone token left near ±e1 sees only itself and stays, with the mass 1/n.
+    """
+    u = (np.arange(n) + 0.5) * 2 * np.pi / n
+    theta = u - grading / 2 * np.sin(2 * u)
+    x = np.stack([np.cos(theta), np.sin(theta)], axis=1)
+    mass = (1 - grading * np.cos(2 * u)) * density(x)
+    return Tokens(x, mass / mass.sum())
+
+
+def sphere_tokens(n: int, d: int = 3) -> Tokens:
+    """About n quadrature tokens on the sphere of R^d."""
+    return initial.sphere_density(density, n, d)
+
+
+def model_at(weights: AttentionWeights, beta: float) -> Model:
+    """Softmax attention, or for β = ∞ the zero-temperature flow."""
+    return ZeroTemperature(weights) if np.isinf(beta) else SoftmaxAttention(weights, beta)
+
+
+def run(weights: AttentionWeights, beta: float, tokens: Tokens, ts: np.ndarray) -> Trajectory:
+    """One run at the tolerance of these recipes."""
+    summation = "direct" if tokens.n <= DIRECT else "auto"
+    return simulate(model_at(weights, beta), tokens, ts, Adaptive(rtol=1e-7, atol=1e-10), summation)
+
+
+def distances(trajectory: Trajectory, where: Limit, p: float = 2) -> Float[np.ndarray, "times"]:
+    """Cost of moving every token to Π of where it began, at every saved time.
+
+    An upper bound of W_p(μ_t, Π♯ρ0), and W_p itself while every token is nearest to its own end.
+    """
+    end = where.push(trajectory.tokens(0)).x
+    return trajectory.measure(lambda tokens: coupled_distance(tokens.x, end, tokens.weights, p))
+
+
+def limit_curve(weights: AttentionWeights, beta: float, tokens: Tokens, ts: np.ndarray) -> np.ndarray:
+    """W2 to Π♯ρ0 over time, from one run."""
+    return distances(run(weights, beta, tokens, ts), limit(weights))
+
+
+def leaving_rate(weights: AttentionWeights) -> float:
+    """Rate at which clusters leave E by y' = P_y V y: top of V minus ⟨y, Vy⟩ on E (theory §2.6).
+
+    The fastest place of E counts; V symmetric.
+    """
+    V, E = np.asarray(weights.V), limit(weights).basis
+    return float(np.linalg.eigvalsh(V)[-1] - np.linalg.eigvalsh(E.T @ V @ E)[0])
+
+
+def bottom(ts: np.ndarray, curve: np.ndarray) -> tuple[float, float]:
+    """Time and value of the least point of a curve, by a parabola through three points of its logarithm."""
+    k = int(np.clip(np.argmin(curve), 1, len(ts) - 2))
+    a, b, c = np.polyfit(ts[k - 1 : k + 2] - ts[k], np.log(curve[k - 1 : k + 2]), 2)
+    shift = float(np.clip(-b / (2 * a), ts[k - 1] - ts[k], ts[k + 1] - ts[k])) if a > 0 else 0.0
+    return float(ts[k] + shift), float(np.exp(np.polyval([a, b, c], shift)))
+
+
+def label(beta: float) -> str:
+    """β in a legend."""
+    return "zero temperature" if np.isinf(beta) else f"β = {beta:g}"

@@ -1,0 +1,256 @@
+"""Recipes: named experiments that measure what a paper states, draw it, and give a verdict.
+
+A recipe is a function (quick, progress) → `Result`. Running one writes a directory
+
+    figure.pdf, figure.png   the picture
+    table.csv                the numbers in rows
+    data.zarr                all that was measured, an xarray Dataset
+    verdict.json             every check: measured, predicted, tolerance, passed, source
+
+which appears whole or not at all. A check that fails stays in the verdict.
+"""
+
+import csv
+import difflib
+import html
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from tokenfield import figures
+from tokenfield.errors import InputError, RunError
+from tokenfield.store import as_path, versions
+
+FORMAT = "tokenfield verdict 1"
+VERDICT = "verdict.json"
+
+#: How far a recipe is, from 0 to 1, and what it is doing.
+Progress = Callable[[float, str], None]
+#: One line of a table: column → value.
+Row = Mapping[str, str | float | int | None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: |measured − predicted| ≤ tolerance for "≈"; an inequality for "≤" and "≥".
+
+    `source`: where the prediction comes from, a theorem or a formula, never the program's own output.
+    """
+
+    name: str
+    measured: float
+    predicted: float
+    tolerance: float
+    passed: bool
+    source: str
+    relation: Literal["≈", "≤", "≥"] = "≈"
+
+    @property
+    def expected(self) -> str:
+        """What was predicted, as a person writes it."""
+        if self.relation == "≈":
+            return f"{self.predicted:.4g} ± {self.tolerance:.2g}"
+        return f"{self.relation} {self.predicted:.4g}"
+
+
+def near(
+    name: str, measured: float, predicted: float, source: str, relative: float = 0.0, absolute: float = 0.0
+) -> Check:
+    """A check that two numbers agree to relative·|predicted| + absolute."""
+    tolerance = relative * abs(predicted) + absolute
+    passed = bool(abs(measured - predicted) <= tolerance)  # False for NaN
+    return Check(name, float(measured), float(predicted), float(tolerance), passed, source)
+
+
+def at_most(name: str, measured: float, bound: float, source: str) -> Check:
+    """A check that measured ≤ bound."""
+    return Check(name, float(measured), float(bound), 0.0, bool(measured <= bound), source, "≤")
+
+
+def at_least(name: str, measured: float, bound: float, source: str) -> Check:
+    """A check that measured ≥ bound."""
+    return Check(name, float(measured), float(bound), 0.0, bool(measured >= bound), source, "≥")
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a recipe found: checks, the rows of its table, its data and its figure."""
+
+    checks: Sequence[Check]
+    table: Sequence[Row]
+    data: xr.Dataset
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named experiment; `line` says in one line what it shows. `quick` runs take under a minute."""
+
+    name: str
+    line: str
+    run: Callable[[bool, Progress], Result]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A recipe that was run: where its files are, and the checks."""
+
+    recipe: Recipe
+    path: Path
+    checks: Sequence[Check]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+
+def find(recipes: Iterable[Recipe], name: str) -> Recipe:
+    """The recipe of that name; for an unknown one, a sentence with the nearest known."""
+    known = {recipe.name: recipe for recipe in recipes}
+    if name in known:
+        return known[name]
+    nearest = difflib.get_close_matches(name, known, 1, 0)[0]
+    listed = ", ".join(known)
+    raise InputError(f"`name` must be a recipe, but was {name!r}; did you mean {nearest!r}? Known: {listed}")
+
+
+def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) -> Outcome:
+    """Run a recipe and write its files to the directory out/NAME.
+
+    A former result of a recipe there is replaced; a directory with anything else in it is refused, before
+    the run.
+    """
+    path = as_path(out, "out") / recipe.name
+    refuse_foreign(path)
+    began = time.monotonic()
+    result = recipe.run(quick, progress)
+    seconds = time.monotonic() - began
+    outcome = Outcome(recipe, path, result.checks, seconds)
+    verdict = {
+        "format": FORMAT,
+        "recipe": recipe.name,
+        "about": recipe.line,
+        "quick": quick,
+        "passed": outcome.passed,
+        "seconds": round(seconds, 1),
+        "versions": versions(),
+        "checks": [_plain(asdict(check)) for check in result.checks],
+    }
+    write_whole(path, lambda draft: _write(draft, result, verdict))
+    return outcome
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a place that holds something other than a former result."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    try:
+        ours = json.loads((path / VERDICT).read_text(encoding="utf8")).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError):
+        ours = False
+    if not ours:
+        raise InputError(f"`out` must have room for a result, but {path} holds something that is not one")
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Write into a directory beside `path` and rename it, so that the result is there whole or not at all."""
+    draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
+    old = draft.with_name(draft.name + ".old")
+    try:
+        draft.mkdir(parents=True)
+        write(draft)
+        refuse_foreign(path)  # the run may have taken hours
+        if path.exists():
+            os.rename(path, old)
+        os.rename(draft, path)
+    except OSError as error:
+        raise RunError(f"the result could not be written to {path}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        if old.exists() and not path.exists():
+            os.rename(old, path)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(draft: Path, result: Result, verdict: Mapping[str, Any]) -> None:
+    for ending in ("pdf", "png"):
+        figures.save(result.figure, draft / f"figure.{ending}")
+    result.data.to_zarr(draft / "data.zarr", mode="w", consolidated=False, zarr_format=3)
+    write_table(draft / "table.csv", result.table)
+    text = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False)
+    (draft / VERDICT).write_text(text, encoding="utf8")
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> None:
+    """Rows as CSV, the columns in order of first use."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with path.open("w", encoding="utf8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _plain(check: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: they become words."""
+    odd = {k: str(v) for k, v in check.items() if isinstance(v, float) and not np.isfinite(v)}
+    return check | odd
+
+
+def page(outcomes: Sequence[Outcome], out: Path) -> Path:
+    """One HTML page of all figures and verdicts, beside the results; images by relative path."""
+    parts = [_HEAD]
+    for outcome in outcomes:
+        parts.append(_section(outcome))
+    parts.append("</body></html>\n")
+    path = out / "index.html"
+    draft = path.with_name(f".index.{uuid.uuid4().hex[:8]}")
+    draft.write_text("\n".join(parts), encoding="utf8")
+    os.replace(draft, path)
+    return path
+
+
+def _section(outcome: Outcome) -> str:
+    name, line = html.escape(outcome.recipe.name), html.escape(outcome.recipe.line)
+    passed = sum(check.passed for check in outcome.checks)
+    rows = "\n".join(_line(check) for check in outcome.checks)
+    return f"""<section id="{name}">
+<h2>{name}</h2>
+<p>{line}</p>
+<a href="{name}/figure.pdf"><img src="{name}/figure.png" alt="{line}"></a>
+<p>{passed} of {len(outcome.checks)} checks passed, {outcome.seconds:.0f} s.
+<a href="{name}/table.csv">table</a>, <a href="{name}/verdict.json">verdict</a></p>
+<table><tr><th>check</th><th>measured</th><th>predicted</th><th>source</th><th></th></tr>
+{rows}
+</table></section>"""
+
+
+def _line(check: Check) -> str:
+    cells = (check.name, f"{check.measured:.4g}", check.expected, check.source)
+    mark = "passed" if check.passed else "failed"
+    inner = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+    return f'<tr class="{mark}">{inner}<td>{mark}</td></tr>'
+
+
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>tokenfield: measured against predicted</title>
+<meta name="viewport" content="width=device-width">
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+img { max-width: 100%; }
+table { border-collapse: collapse; font-size: 14px; }
+td, th { border-bottom: 1px solid #ddd; padding: .25rem .6rem; text-align: left; vertical-align: top; }
+.failed td:last-child { color: #b00; font-weight: bold; }
+</style></head><body>
+<h1>Measured against predicted</h1>"""

@@ -1,0 +1,172 @@
+"""The phases of the worked case, of made-up runs whose phases are known, and of runs without any."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.stats import ortho_group
+
+import tokenfield as tkf
+from tokenfield.diagnostics.phases import angle_to, cluster_count
+
+B, V = np.diag([0.5, 2.0]), np.diag([1.0, 0.5])
+WORKED = tkf.AttentionWeights(B, V)
+ANGLES = np.array([0.3, 0.8, 1.2, 1.7, 2.6, 3.9, 4.4, 5.0])
+
+
+def on_circle(angles):
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
+def made_up(ts, x):
+    """A trajectory with the given tokens, which nobody simulated."""
+    n = x.shape[1]
+    return tkf.Trajectory(ts=ts, x=x, weights=np.full(n, 1 / n), snapshot_ts=ts, measured={}, stats={},
+                          inputs={}, status="made up", complete=True)  # fmt: skip
+
+
+def off_e2(ts, offset):
+    """Tokens on both sides of the circle at the angle offset(t) from ±e2, the same for all."""
+    side = np.sign(np.sin(ANGLES)) * np.pi / 2
+    return made_up(ts, on_circle(side[None] - offset(ts)[:, None] * np.where(np.arange(8) % 2, 1, -1)))
+
+
+@cache
+def worked_run(beta, turned=False):
+    u = (np.arange(400) + 0.5) * 2 * np.pi / 400
+    theta = u - 0.475 * np.sin(2 * u)  # graded towards ±e1
+    w = (1 - 0.95 * np.cos(2 * u)) * (1 + 0.3 * np.cos(theta) + 0.2 * np.sin(theta))
+    R = ortho_group.rvs(2, random_state=1) if turned else np.eye(2)
+    weights = tkf.AttentionWeights(R @ B @ R.T, R @ V @ R.T)
+    tokens = tkf.Tokens(on_circle(theta) @ R.T, w / w.sum())
+    model = tkf.ZeroTemperature(weights) if np.isinf(beta) else tkf.SoftmaxAttention(weights, beta)
+    solver = tkf.Adaptive(rtol=1e-6, atol=1e-9)
+    ts = np.linspace(0, 40 if np.isinf(beta) else 60, 161 if np.isinf(beta) else 241)
+    return tkf.phases(tkf.simulate(model, tokens, ts, solver, summation="direct"), weights)
+
+
+def names(found):
+    return [phase.name for phase in found.found]
+
+
+@pytest.mark.parametrize(("beta", "bottom", "rel"), [(10.0, 7, 0.3), (100.0, 11, 0.1), (1000.0, 16, 0.05)])
+def test_worked_case(beta, bottom, rel):
+    """Theory §2.6: rate .25 (the closer the colder), bottom near 7, 11, 16, growth up to .5, end at ±e1."""
+    found = worked_run(beta)
+    assert names(found) == ["concentration", "metastable", "escape", "terminal"]
+    assert found.get("concentration").rate == pytest.approx(0.25, rel=rel)
+    assert found.minimum_time == pytest.approx(bottom, abs=1)
+    if beta > 10:
+        assert 0.4 < found.get("escape").rate < 0.5
+        low, high = found.get("concentration").interval
+        assert low < found.get("concentration").rate < high < low + 0.1
+    terminal = found.get("terminal")
+    assert terminal.rate == pytest.approx(0.5, rel=0.1)  # y' = P_y V y approaches e1 at the gap of V
+    assert terminal.to_end < 1e-3 and terminal.to_limit == pytest.approx(np.pi / 2, abs=1e-3)
+    assert found.get("metastable").clusters == 2 and terminal.clusters <= 2
+    for before, after in zip(found.found, found.found[1:], strict=False):
+        assert before.start < before.stop <= after.start
+    assert found.method.startswith("W2") and "ended in the dominant eigenspace of V" in found.note
+
+
+def test_zero_temperature_only_concentrates():
+    found = worked_run(np.inf)
+    assert names(found) == ["concentration"]
+    assert found.get("concentration").rate == pytest.approx(0.25, rel=0.01)
+    assert "concentration only" in found.note
+
+
+def test_rotated_run_has_the_same_phases():
+    plain, turned = worked_run(100.0), worked_run(100.0, turned=True)
+    assert names(plain) == names(turned)
+    for a, b in zip(plain.found, turned.found, strict=True):
+        assert (a.start, a.stop, a.clusters) == (b.start, b.stop, b.clusters)
+        assert a.rate == b.rate is None or a.rate == pytest.approx(b.rate, rel=1e-3)
+
+
+def test_phases_of_a_curve_that_was_drawn():
+    """offset = e^{−t} + 10^{−4}e^{t/2}: least at t = log(2·10⁴)/1.5; the factor 2 is solved for here."""
+    ts = np.linspace(0, 18, 361)
+    curve = np.exp(-ts) + 1e-4 * np.exp(ts / 2)
+    found = tkf.phases(off_e2(ts, lambda t: np.minimum(curve, 0.9)), WORKED)
+    assert names(found) == ["concentration", "metastable", "escape"]
+    best = np.log(2e4) / 1.5
+    assert found.minimum_time == pytest.approx(best, abs=0.051)
+    least = np.exp(-best) + 1e-4 * np.exp(best / 2)
+    inside = ts[curve <= 2 * least]
+    stay = found.get("metastable")
+    assert stay.start == pytest.approx(inside[0], abs=0.051) and stay.stop == pytest.approx(
+        inside[-1], abs=0.03
+    )
+    # slopes run from 1 to that where the phase ends, and from that where the escape begins to ½
+    falling, growing = ((np.exp(-t) - 5e-5 * np.exp(t / 2)) / (2 * least) for t in (inside[0], inside[-1]))
+    assert falling < found.get("concentration").rate < 1
+    assert -growing < found.get("escape").rate < 0.5
+    assert "had not reached the dominant eigenspace of V" in found.note
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected", "words"),
+    [
+        (lambda t: np.exp(-t / 4), ["concentration"], "still falling"),
+        (lambda t: np.full_like(t, 0.9), [], "no concentration"),
+        (lambda t: 0.9 - 0.01 * t, [], "no concentration"),
+        (lambda t: 0 * t, [], "nothing happened"),
+        (lambda t: np.exp(-t) + 0.01, ["concentration", "metastable"], "rest at"),
+        (lambda t: np.minimum(1e-3 * np.exp(t / 2), 0.7), ["metastable", "escape"], "left"),
+    ],
+)
+def test_no_phase_is_invented(offset, expected, words):
+    found = tkf.phases(off_e2(np.linspace(0, 20, 101), offset), WORKED)
+    assert names(found) == expected
+    assert words in found.note
+
+
+def test_same_eigenspace_is_said():
+    """B = I: V and D share everything, nothing leaves."""
+    weights = tkf.AttentionWeights(np.eye(2), np.diag([0.5, 1.0]))
+    found = tkf.phases(off_e2(np.linspace(0, 8, 41), lambda t: np.exp(-t / 2)), weights)
+    assert names(found) == ["concentration"] and "no escape is predicted" in found.note
+
+
+def test_too_few_times_for_a_rate_are_said():
+    found = tkf.phases(off_e2(np.linspace(0, 8, 4), lambda t: np.exp(-t / 2)), WORKED)
+    assert found.get("concentration").rate is None
+    assert "too few saved times" in found.get("concentration").sentence
+
+
+def test_rotating_and_plane_limits_say_what_they_measure():
+    ts = np.linspace(0, 5, 21)
+    run = off_e2(ts, lambda t: np.exp(-t))
+    turning = tkf.AttentionWeights(np.eye(2), np.array([[0.0, -1.0], [1.0, 0.0]]))
+    assert "no limit law" in tkf.phases(run, turning).method
+    x = np.concatenate([run.x, np.zeros((21, 8, 1))], axis=2)
+    plane = tkf.AttentionWeights(np.eye(3), np.diag([1.0, 1.0, 0.0]))
+    assert tkf.phases(made_up(ts, x), plane).method.startswith("upper bound of W2")
+
+
+def test_angles_and_clusters():
+    basis = np.eye(3)[:, :2]
+    x = np.array([[1.0, 0, 0], [0, 0.6, 0.8], [0, 0, -1]])
+    np.testing.assert_allclose(
+        angle_to(tkf.Tokens(x), basis), [0, np.arctan2(0.8, 0.6), np.pi / 2], atol=1e-15
+    )
+    tokens = tkf.Tokens(on_circle(np.array([0.0, 0.01, 1.0, 3.0])), [0.5, 0.2999, 0.2, 0.0001])
+    assert cluster_count(tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (lambda: tkf.phases("run", WORKED), "`trajectory` must be a Trajectory"),
+        (lambda: tkf.phases(off_e2(np.arange(3.0), lambda t: t), B), "`weights` must be a AttentionWeights"),
+        (lambda: tkf.phases(off_e2(np.zeros(1), lambda t: t), WORKED), "`trajectory` must hold at least two"),
+        (
+            lambda: tkf.phases(off_e2(np.arange(3.0), lambda t: t), tkf.AttentionWeights.identity(3)),
+            "`weights` must have the dimension 2",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(bad, sentence):
+    with pytest.raises(tkf.InputError, match="^" + sentence):
+        bad()
