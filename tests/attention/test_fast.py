@@ -264,8 +264,9 @@ def test_a_run_by_fast_sums_is_the_run_by_direct_sums(name, kind):
     assert 0 <= fast.stats["certificate"] <= 1.1e-9
 
 
-def test_auto_changes_sums_when_queries_look_away():
+def test_auto_changes_sums_when_queries_look_away(monkeypatch):
     """Concentration by circle sums; in the escape every query misses every key and merged sums take over."""
+    monkeypatch.setattr(auto, "SMALL", 0.0)
     model, tokens = worked_case()
     ts = np.linspace(0, 30, 4)
     auto_run, direct = (
@@ -289,8 +290,9 @@ def test_named_sums_that_fail_say_where():
 
 
 @pytest.mark.slow
-def test_a_resumed_run_takes_up_its_sums(tmp_path):
+def test_a_resumed_run_takes_up_its_sums(tmp_path, monkeypatch):
     """Cut in the merged part; the end is the same to the bit."""
+    monkeypatch.setattr(auto, "SMALL", 0.0)
     model, tokens = worked_case()
     ts, solver = np.linspace(0, 30, 7), tkf.Adaptive(1e-6, 1e-8)
     whole = tkf.simulate(model, tokens, ts, solver)

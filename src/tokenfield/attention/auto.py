@@ -34,6 +34,8 @@ PAIR, CIRCLE, HARMONIC, NODE, NODE_PAIR = 1.2e-9, 5e-7, 1.5e-6, 4e-8, 3e-9
 CALL = 2e-3
 #: Other sums are taken only if they are cheaper by this factor.
 WORTH = 1.5
+#: Seconds of a direct evaluation below which other sums are not worth the time to compile them.
+SMALL = 0.05
 #: Pairs that queries pointing away from the keys may cost in one evaluation.
 SPARE_PAIRS = 1e9
 
@@ -85,13 +87,12 @@ class Switchboard:
 
     def _cheapest(self, tokens: Tokens) -> Sums:
         """Without looking at where the tokens are: the expansion if it pays, else the direct sums."""
-        if self._expansion_cost() * WORTH < self._direct_cost():
-            return self.expansion
-        return self._direct()
+        worth = self._direct_cost() >= SMALL and self._expansion_cost() * WORTH < self._direct_cost()
+        return self.expansion if worth else self._direct()
 
     def reconsider(self, tokens: Tokens) -> bool:
         """Look for cheaper sums at the present tokens; whether there was a change. Only for "auto"."""
-        if self.summation != "auto" or self.heads is None:
+        if self.summation != "auto" or self.heads is None or self._direct_cost() < SMALL:
             return False
         before, now = self.sums, self._cost(self.sums)
         if min(self._expansion_cost(), self._merged_least()) * WORTH > now:

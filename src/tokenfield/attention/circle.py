@@ -23,7 +23,7 @@ from jax_finufft import nufft1, nufft2
 from jaxtyping import Array, Float
 from scipy import special
 
-from tokenfield.attention.fast import Fast, Scaled, grid_size, lengths
+from tokenfield.attention.fast import Fast, Scaled, grid_size, lengths, no_modes_beyond
 from tokenfield.attention.radial import Radial
 from tokenfield.tokens import Tokens
 
@@ -113,6 +113,5 @@ def _resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
     u = np.stack([np.cos(psi), np.sin(psi)])
     s = 1 / np.linalg.norm(np.linalg.solve(A.T, u), axis=0)
     keys = np.linspace(0, 2 * np.pi, 24, endpoint=False) + np.arctan2(*np.linalg.svd(A)[2][0, ::-1])
-    values = np.exp(-s * (1 - np.cos(psi - keys[:, None])))
-    modes = np.abs(np.fft.rfft(values, axis=1)) / fine
-    return bool(modes[:, size // 2 - 1 :].max() <= tolerance)  # they fall geometrically
+    values = np.exp(-2 * s * np.sin((psi - keys[:, None]) / 2) ** 2)
+    return no_modes_beyond(values, size, tolerance)

@@ -133,3 +133,12 @@ def grid_size(
             return size
         size = fast_size(size + size // 5)
     return 0
+
+
+def no_modes_beyond(values: np.ndarray, size: int, tolerance: float) -> bool:
+    """Whether periodic rows, sampled finer than `size`, have no Fourier modes that `size` points would miss.
+
+    Modes fall geometrically, so the greatest tells of their sum, with a margin.
+    """
+    modes = np.abs(np.fft.rfft(values, axis=1)) / values.shape[1]
+    return bool(modes[:, size // 2 - 1 :].max() <= max(tolerance / 30, 1e-16))

@@ -26,7 +26,7 @@ from jax_finufft import nufft1, nufft2
 from jaxtyping import Array, Float
 from scipy import special
 
-from tokenfield.attention.fast import Fast, Scaled, fast_size, grid_size, lengths
+from tokenfield.attention.fast import Fast, Scaled, fast_size, grid_size, lengths, no_modes_beyond
 from tokenfield.attention.radial import Radial
 from tokenfield.tokens import Tokens
 
@@ -225,9 +225,7 @@ def _resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
     keys = np.concatenate([axes, axes[[0, 1, 2]] + axes[[1, 2, 0]], [[0, 0, 1.0], [0.6, 0, 0.8]]])
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
     for key in keys:
-        values = np.exp(-s * (1 - np.tensordot(key, u, 1)))
-        modes = np.abs(np.fft.rfft(values, axis=1)) / fine
-        # there are many of them, and they fall geometrically
-        if modes[:, size // 2 - 1 :].max() > tolerance / 30:
+        values = np.exp(-s * np.sum((u - key[:, None, None]) ** 2, axis=0) / 2)
+        if not no_modes_beyond(values, size, tolerance):
             return False
     return True
