@@ -22,6 +22,7 @@ LAYERS = [
     {"solvers"},
     {"stepper", "trajectory"},
     {"record"},
+    {"run"},
     {"simulate"},
     {"diagnostics", "theory"},
     {"settings", "figures", "discs"},

@@ -196,7 +196,7 @@ def test_bessel_multipliers_against_many_digits():
 
 def test_bands_leave_out_less_than_the_tolerance():
     for s in (0.5, 40.0, 3e3):
-        K = circle.fourier_band(s, 1e-10)
+        K = circle.Circle.band(s, 1e-10)
         assert 2 * special.ive(np.arange(K + 1, K + 3000), s).sum() <= 1e-10
         assert 2 * special.ive(np.arange(max(K - 2, 0), K + 3000), s).sum() > 1e-10
 
@@ -279,6 +279,31 @@ def test_auto_changes_sums_when_queries_look_away(monkeypatch):
     assert np.abs(auto_run.x[1] - direct.x[1]).max() < 1e-5
 
 
+def test_a_run_may_begin_where_expansions_fail(monkeypatch):
+    """All keys in one cap and B = −I: no query sees a key, from the first evaluation on."""
+    monkeypatch.setattr(auto, "SMALL", 0.0)
+    model = tkf.SoftmaxAttention(tkf.AttentionWeights(-np.eye(2), np.eye(2)), 500.0)
+    tokens = tkf.initial.cap(3000, [1.0, 0.0], 0.2, 0)
+    run = tkf.simulate(model, tokens, [0.0, 0.01], tkf.Adaptive(1e-6, 1e-8))
+    assert run.stats["summation"].startswith("circle, direct from t = 0")
+    exact = tkf.simulate(model, tokens, [0.0, 0.01], tkf.Adaptive(1e-6, 1e-8), summation="direct")
+    assert np.abs(run.x[-1] - exact.x[-1]).max() < 1e-6
+    with pytest.raises(tkf.RunError, match="stopped at t = 0: circle sums missed their tolerance"):
+        tkf.simulate(model, tokens, [0.0, 0.01], summation="circle")
+
+
+def test_tokens_merged_in_a_run_keep_its_certificate_and_end_in_direct_sums(monkeypatch):
+    """Few tokens are left: the board counts those, and what the audits found before stays."""
+    monkeypatch.setattr(auto, "SMALL", 1e-4)
+    monkeypatch.setattr("tokenfield.attention.fast.ROUNDINGS", 0.0)
+    model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(2), 20.0)
+    tokens = tkf.initial.circle_density(lambda a: 1 + 0.9 * np.cos(a), 2000)
+    run = tkf.simulate(model, tokens, np.linspace(0, 60, 4), tkf.Adaptive(1e-6, 1e-8), merge_angle=1e-3)
+    assert run.stats["tokens_left"] < 50
+    assert run.stats["summation"].startswith("circle") and "direct from" in run.stats["summation"]
+    assert run.stats["certificate"] > 0
+
+
 @pytest.mark.slow
 def test_named_sums_that_fail_say_where():
     model, tokens = worked_case()
@@ -326,6 +351,7 @@ def test_small_problems_are_summed_directly():
         tokens = tkf.initial.uniform(1000, d, 0)
         board = auto.Switchboard("auto", 10 * np.eye(d)[None], tokens, 1e-9)
         assert isinstance(board.sums, Direct)
+        assert board.settled  # so that bursts of steps may be long
         assert not board.reconsider(tokens)
 
 

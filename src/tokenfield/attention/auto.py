@@ -90,11 +90,21 @@ class Switchboard:
         worth = self._direct_cost() >= SMALL and self._expansion_cost() * WORTH < self._direct_cost()
         return self.expansion if worth else self._direct()
 
+    @property
+    def settled(self) -> bool:
+        """Whether the sums can never change: asked for by name, or the direct ones of a small problem."""
+        small = isinstance(self.sums, Direct) and self._direct_cost() < SMALL
+        return self.summation != "auto" or self.heads is None or small
+
     def reconsider(self, tokens: Tokens) -> bool:
         """Look for cheaper sums at the present tokens; whether there was a change. Only for "auto"."""
-        if self.summation != "auto" or self.heads is None or self._direct_cost() < SMALL:
+        self.n = tokens.n  # merged tokens are fewer
+        if self.settled:
             return False
         before, now = self.sums, self._cost(self.sums)
+        if self._direct_cost() < max(SMALL, now / WORTH):
+            self.sums = self._direct()
+            return not isinstance(before, Direct)
         if min(self._expansion_cost(), self._merged_least()) * WORTH > now:
             return False
         if not isinstance(before, Fast) and self._expansion_cost() * WORTH < now and self._works(tokens):
@@ -108,6 +118,7 @@ class Switchboard:
         """Sums for tokens at which the present ones missed the tolerance; False if there are none."""
         if self.summation != "auto" or isinstance(self.sums, Direct):
             return False
+        self.n = tokens.n
         cost, cells = self._merged(tokens)
         same = isinstance(self.sums, Merged) and vars(cells) == vars(self.sums)
         self.sums = cells if cost < self._direct_cost() and not same else self._direct()
@@ -141,7 +152,7 @@ class Switchboard:
         low, high = lengths(self._heads())
         if self.d == 2:
             return len(self.heads) * (CALL + CIRCLE * self.n)
-        degree = harmonic.harmonic_degree(high, Fast.precision(self.tolerance))
+        degree = Harmonic.band(high, Fast.precision(self.tolerance))
         if degree > harmonic.LARGEST_DEGREE:
             return np.inf
         spread = 1 if low == high else 20

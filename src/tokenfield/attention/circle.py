@@ -14,7 +14,7 @@ orthogonal matrix) one type-2 NUFFT ends it. Otherwise lengths are interpolated 
   NUFFT for every node s_r.
 """
 
-from typing import Any
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,39 +23,42 @@ from jax_finufft import nufft1, nufft2
 from jaxtyping import Array, Float
 from scipy import special
 
-from tokenfield.attention.fast import Fast, Scaled, grid_size, lengths, no_modes_beyond
-from tokenfield.attention.radial import Radial
+from tokenfield.attention.fast import Fast, Scaled, no_modes_beyond
 from tokenfield.tokens import Tokens
-
-#: Grid sizes beyond which the lengths are interpolated at each token instead.
-LARGEST_GRID = 2**15
 
 
 class Circle(Fast):
     """Fourier sums for the heads A that it was planned for; `multipliers` (R, K + 1) are e^{−s}I_k(s)."""
 
     multipliers: Float[Array, "R K1"] = eqx.field(kw_only=True)
-    #: Size of the grid of query directions; 0: interpolate at each token.
-    grid: int = eqx.field(kw_only=True, static=True)
 
-    @classmethod
-    def plan(cls, heads: np.ndarray, tolerance: float, **options: Any) -> "Circle":
-        """Tables for the matrices A = βB (heads, 2, 2) and a relative tolerance."""
-        low, high = lengths(heads)
-        precision = cls.precision(tolerance)
-        radial = Radial.plan(low, high, precision)
-        band = fourier_band(high, precision)
-        multipliers = special.ive(np.arange(band + 1), radial.nodes[:, None])
-        grid = 0
-        if radial.count > 1:
-            grid = grid_size(heads, 2 * band + 9, LARGEST_GRID, lambda A, size: _resolved(A, size, precision))
-        return cls(
-            tolerance=tolerance,
-            multipliers=jnp.asarray(multipliers),
-            radial=radial,
-            grid=grid,
-            **options,
-        )
+    largest_grid: ClassVar[int] = 2**15
+
+    @staticmethod
+    def band(s: float, tolerance: float) -> int:
+        """K such that Σ_{|k|>K} e^{−s}I_k(s) ≤ tolerance."""
+        guess = int(np.sqrt(2 * (s + 1) * np.log(1 / tolerance))) + 40
+        tail = 2 * np.cumsum(special.ive(np.arange(guess + 1), s)[::-1])[::-1]
+        within = np.flatnonzero(tail <= tolerance)
+        return int(within[0]) if within.size else guess
+
+    @staticmethod
+    def tables(band: int, nodes: Float[np.ndarray, "R"]) -> dict[str, Array]:
+        """Bessel functions."""
+        return {"multipliers": jnp.asarray(special.ive(np.arange(band + 1), nodes[:, None]))}
+
+    @staticmethod
+    def resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
+        """Whether the sum over one key, wherever it is, has no Fourier mode beyond size/2."""
+        if np.linalg.cond(A) > 1e8:
+            return False
+        fine = 2 * size
+        psi = np.arange(fine) * (2 * np.pi / fine)
+        u = np.stack([np.cos(psi), np.sin(psi)])
+        s = 1 / np.linalg.norm(np.linalg.solve(A.T, u), axis=0)
+        keys = np.linspace(0, 2 * np.pi, 24, endpoint=False) + np.arctan2(*np.linalg.svd(A)[2][0, ::-1])
+        values = np.exp(-2 * s * np.sin((psi - keys[:, None]) / 2) ** 2)
+        return no_modes_beyond(values, size, tolerance)
 
     def expansion(self, A: Array, x: Array, tokens: Tokens) -> Scaled:
         """Scaled sums at the directions of the queries."""
@@ -94,24 +97,3 @@ class Circle(Fast):
 
     def _at(self, coefficients: Array, psi: Array) -> Array:
         return nufft2(coefficients, psi, iflag=1, eps=self.eps)
-
-
-def fourier_band(s: float, tolerance: float) -> int:
-    """K such that Σ_{|k|>K} e^{−s}I_k(s) ≤ tolerance."""
-    guess = int(np.sqrt(2 * (s + 1) * np.log(1 / tolerance))) + 40
-    tail = 2 * np.cumsum(special.ive(np.arange(guess + 1), s)[::-1])[::-1]
-    within = np.flatnonzero(tail <= tolerance)
-    return int(within[0]) if within.size else guess
-
-
-def _resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
-    """Whether the sum over one key, wherever it is, has no Fourier mode beyond size/2."""
-    if np.linalg.cond(A) > 1e8:
-        return False
-    fine = 2 * size
-    psi = np.arange(fine) * (2 * np.pi / fine)
-    u = np.stack([np.cos(psi), np.sin(psi)])
-    s = 1 / np.linalg.norm(np.linalg.solve(A.T, u), axis=0)
-    keys = np.linspace(0, 2 * np.pi, 24, endpoint=False) + np.arctan2(*np.linalg.svd(A)[2][0, ::-1])
-    values = np.exp(-2 * s * np.sin((psi - keys[:, None]) / 2) ** 2)
-    return no_modes_beyond(values, size, tolerance)

@@ -8,7 +8,7 @@ run then takes other sums (auto.py), and nothing wrong gets into the result.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -24,6 +24,8 @@ from tokenfield.tokens import Tokens
 
 #: Least number of queries done again at a time.
 FIRST_TIER = 64
+#: An audit forgives so many times the rounding error of the direct sum.
+ROUNDINGS = 4.0
 #: Queries compared with the exact sum in an audit.
 AUDITED = 16
 
@@ -41,9 +43,42 @@ class Fast(Sums):
 
     tolerance: float = eqx.field(kw_only=True, static=True)
     radial: Radial = eqx.field(kw_only=True)
+    #: Points on a turn of the grid of query directions; 0: lengths are interpolated at each token.
+    grid: int = eqx.field(kw_only=True, static=True)
     #: Sums that do again the queries that point away from the keys, and how many of those fit.
     far: Sums = eqx.field(kw_only=True, default=DIRECT)
     spare: int = eqx.field(kw_only=True, default=1024, static=True)
+
+    #: Points on a turn beyond which lengths are interpolated at each token instead.
+    largest_grid: ClassVar[int]
+
+    @classmethod
+    def plan(cls, heads: np.ndarray, tolerance: float, **options: Any) -> Self:
+        """Tables for the matrices A = βB (heads, d, d) and a relative tolerance."""
+        low, high = lengths(heads)
+        precision = cls.precision(tolerance)
+        radial = Radial.plan(low, high, precision)
+        band, grid = cls.band(high, precision), 0
+        if radial.count > 1:
+            resolved = lambda A, size: cls.resolved(A, size, precision)  # noqa: E731
+            grid = grid_size(heads, 2 * band + 9, cls.largest_grid, resolved)
+        tables = cls.tables(band, radial.nodes)
+        return cls(tolerance=tolerance, radial=radial, grid=grid, **tables, **options)
+
+    @staticmethod
+    @abstractmethod
+    def band(s: float, tolerance: float) -> int:
+        """Greatest degree of the expansion that queries of length s need."""
+
+    @staticmethod
+    @abstractmethod
+    def tables(band: int, nodes: Float[np.ndarray, "R"]) -> dict[str, Array]:
+        """The fields of the class that hold functions of degree up to `band` at the lengths `nodes`."""
+
+    @staticmethod
+    @abstractmethod
+    def resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
+        """Whether a grid with `size` points on a turn resolves the sum over one key, wherever it is."""
 
     @abstractmethod
     def expansion(self, A: Array, x: Array, tokens: Tokens) -> Scaled:
@@ -108,7 +143,7 @@ def audit(sums: Sums, A: Array, tokens: Tokens, turn: Array) -> Float[Array, ""]
     fast, exact = sums.exponential(A, x, tokens), DIRECT.exponential(A, x, tokens)
     mean = jnp.linalg.norm(fast.mean - exact.mean, axis=1)
     error = jnp.maximum(mean, jnp.abs(fast.log_mass - exact.log_mass))
-    return jnp.max(jnp.maximum(error - 4 * exact.error, 0.0))
+    return jnp.max(jnp.maximum(error - ROUNDINGS * exact.error, 0.0))
 
 
 def lengths(heads: np.ndarray) -> tuple[float, float]:

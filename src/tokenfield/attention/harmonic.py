@@ -16,7 +16,7 @@ s(u) = 1/|A^{−T}u|, or at each token where A is singular or ill-conditioned.
 Real fields travel in pairs, as the real and imaginary part of one complex transform.
 """
 
-from typing import Any
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,14 +26,11 @@ from jax_finufft import nufft1, nufft2
 from jaxtyping import Array, Float
 from scipy import special
 
-from tokenfield.attention.fast import Fast, Scaled, fast_size, grid_size, lengths, no_modes_beyond
-from tokenfield.attention.radial import Radial
+from tokenfield.attention.fast import Fast, Scaled, fast_size, no_modes_beyond
 from tokenfield.tokens import Tokens
 
 #: Degrees beyond which the tables take too much memory (half a gigabyte here).
 LARGEST_DEGREE = 400
-#: Points on a turn of the grid beyond which the lengths are interpolated at each token instead.
-LARGEST_GRID = 2048
 
 
 class Harmonic(Fast):
@@ -46,30 +43,43 @@ class Harmonic(Fast):
 
     legendre: Float[Array, "L1 L1 L1"] = eqx.field(kw_only=True)
     multipliers: Float[Array, "R L1"] = eqx.field(kw_only=True)
-    #: Points of the grid on a turn, in θ and in φ; 0: interpolate at each token.
-    grid: int = eqx.field(kw_only=True, static=True)
 
-    @classmethod
-    def plan(cls, heads: np.ndarray, tolerance: float, **options: Any) -> "Harmonic":
-        """Tables for the matrices A = βB (heads, 3, 3) and a relative tolerance."""
-        low, high = lengths(heads)
-        precision = cls.precision(tolerance)
-        radial = Radial.plan(low, high, precision)
-        degree = harmonic_degree(high, precision)
-        multipliers = scaled_bessel(np.arange(degree + 1), radial.nodes[:, None])
-        grid = 0
-        if radial.count > 1:
-            grid = grid_size(
-                heads, 2 * degree + 9, LARGEST_GRID, lambda A, size: _resolved(A, size, precision)
-            )
-        return cls(
-            tolerance=tolerance,
-            legendre=jnp.asarray(legendre_fourier(degree)),
-            multipliers=jnp.asarray(multipliers),
-            radial=radial,
-            grid=grid,
-            **options,
-        )
+    largest_grid: ClassVar[int] = 2048
+
+    @staticmethod
+    def band(s: float, tolerance: float) -> int:
+        """L such that Σ_{l>L} (2l + 1) e^{−s}i_l(s) ≤ tolerance."""
+        degrees = np.arange(int(np.sqrt(2 * (s + 1) * np.log(1 / tolerance))) + 60)
+        terms = (2 * degrees + 1) * scaled_bessel(degrees, np.array(s)) / (4 * np.pi)
+        tail = np.cumsum(terms[::-1])[::-1]
+        within = np.flatnonzero(tail <= tolerance)
+        return int(within[0]) if within.size else int(degrees[-1])
+
+    @staticmethod
+    def tables(band: int, nodes: Float[np.ndarray, "R"]) -> dict[str, Array]:
+        """Legendre and Bessel functions."""
+        multipliers = scaled_bessel(np.arange(band + 1), nodes[:, None])
+        return {"legendre": jnp.asarray(legendre_fourier(band)), "multipliers": jnp.asarray(multipliers)}
+
+    @staticmethod
+    def resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
+        """Whether sums over one key have no mode beyond size/2 along meridians and parallels."""
+        if np.linalg.cond(A) > 1e6:
+            return False
+        fine = 2 * size
+        turn, few = np.arange(fine) * (2 * np.pi / fine), np.arange(12) * (np.pi / 12)
+        meridians, parallels = np.meshgrid(turn, few), np.meshgrid(few, turn, indexing="ij")
+        theta, phi = (np.concatenate([a, b]) for a, b in zip(meridians, parallels, strict=True))
+        u = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)])
+        s = 1 / np.linalg.norm(np.linalg.solve(A.T, u.reshape(3, -1)), axis=0).reshape(theta.shape)
+        axes = np.linalg.svd(A)[2]  # directions in which queries are longest and shortest
+        keys = np.concatenate([axes, axes[[0, 1, 2]] + axes[[1, 2, 0]], [[0, 0, 1.0], [0.6, 0, 0.8]]])
+        keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+        for key in keys:
+            values = np.exp(-s * np.sum((u - key[:, None, None]) ** 2, axis=0) / 2)
+            if not no_modes_beyond(values, size, tolerance):
+                return False
+        return True
 
     @property
     def degree(self) -> int:
@@ -200,32 +210,3 @@ def scaled_bessel(degree: np.ndarray, s: np.ndarray) -> np.ndarray:
     safe = np.maximum(s, 1e-300)
     values = np.sqrt(np.pi / (2 * safe)) * special.ive(degree + 0.5, safe)
     return 4 * np.pi * np.where(s > 0, values, np.where(degree == 0, 1.0, 0.0))
-
-
-def harmonic_degree(s: float, tolerance: float) -> int:
-    """L such that Σ_{l>L} (2l + 1) e^{−s}i_l(s) ≤ tolerance."""
-    degrees = np.arange(int(np.sqrt(2 * (s + 1) * np.log(1 / tolerance))) + 60)
-    terms = (2 * degrees + 1) * scaled_bessel(degrees, np.array(s)) / (4 * np.pi)
-    tail = np.cumsum(terms[::-1])[::-1]
-    within = np.flatnonzero(tail <= tolerance)
-    return int(within[0]) if within.size else int(degrees[-1])
-
-
-def _resolved(A: np.ndarray, size: int, tolerance: float) -> bool:
-    """Whether sums over one key have no mode beyond size/2 along meridians and parallels."""
-    if np.linalg.cond(A) > 1e6:
-        return False
-    fine = 2 * size
-    turn, few = np.arange(fine) * (2 * np.pi / fine), np.arange(12) * (np.pi / 12)
-    meridians, parallels = np.meshgrid(turn, few), np.meshgrid(few, turn, indexing="ij")
-    theta, phi = (np.concatenate([a, b]) for a, b in zip(meridians, parallels, strict=True))
-    u = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)])
-    s = 1 / np.linalg.norm(np.linalg.solve(A.T, u.reshape(3, -1)), axis=0).reshape(theta.shape)
-    axes = np.linalg.svd(A)[2]  # directions in which queries are longest and shortest
-    keys = np.concatenate([axes, axes[[0, 1, 2]] + axes[[1, 2, 0]], [[0, 0, 1.0], [0.6, 0, 0.8]]])
-    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    for key in keys:
-        values = np.exp(-s * np.sum((u - key[:, None, None]) ** 2, axis=0) / 2)
-        if not no_modes_beyond(values, size, tolerance):
-            return False
-    return True
