@@ -256,7 +256,7 @@ def test_zero_temperature_stands_still_where_every_key_ties():
         (lambda w: tkf.UnnormalisedAttention(w, np.nan), "`beta` must be at least 0"),
         (lambda w: tkf.SoftmaxAttention(w, [1.0, 2.0]), r"`beta` must be one number, but was of shape"),
         (lambda w: tkf.SoftmaxAttention(w, "cold"), "`beta` must be an array of real numbers"),
-        (lambda w: tkf.HardmaxAttention(np.eye(2)), "`weights` must be AttentionWeights, but was ndarray"),
+        (lambda w: tkf.HardmaxAttention(np.eye(2)), "`weights` must be an AttentionWeights, but was ndarray"),
         (lambda w: tkf.InteractionFlow(jnp.exp, [[0, 1.0], [0, 0]]), "`A` must be symmetric, but was off"),
         (
             lambda w: tkf.InteractionFlow(3, np.eye(2)),

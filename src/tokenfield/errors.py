@@ -53,7 +53,8 @@ def as_whole(value: Any, name: str, least: int) -> int:
 
 def require_kind(value: object, kind: type, name: str) -> None:
     """Raise "`name` must be a Kind, but was ..." unless the value is of this class."""
-    require(isinstance(value, kind), name, f"be a {kind.__name__}", type(value).__name__)
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    require(isinstance(value, kind), name, f"be {article} {kind.__name__}", type(value).__name__)
 
 
 def is_traced(*values: object) -> bool:

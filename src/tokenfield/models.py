@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from tokenfield import sphere
 from tokenfield.attention import rules
 from tokenfield.attention.direct import DIRECT, Sums
-from tokenfield.errors import InputError, is_traced, require
+from tokenfield.errors import InputError, is_traced, require, require_kind
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.weights import AttentionWeights, as_matrix
 
@@ -45,6 +45,7 @@ class Model(eqx.Module):
 
     def velocity(self, tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "n d"]:
         """Tangent velocity of every token, (n, d)."""
+        require_kind(tokens, Tokens, "tokens")
         require(tokens.d == self.d, "tokens", f"have the dimension {self.d} of the model", tokens.d)
         return sphere.project(tokens.x, self.attention(tokens.x, tokens, sums))
 
@@ -253,8 +254,7 @@ def _sum_over_heads(head: Callable[..., Array], matrices: tuple[Array, ...]) -> 
 
 
 def _checked(weights: AttentionWeights) -> AttentionWeights:
-    if not isinstance(weights, AttentionWeights):
-        raise InputError(f"`weights` must be AttentionWeights, but was {type(weights).__name__}")
+    require_kind(weights, AttentionWeights, "weights")
     return weights
 
 

@@ -10,7 +10,9 @@ from scipy.cluster import hierarchy
 import tokenfield as tkf
 from tokenfield import theory
 from tokenfield.diagnostics import clusters as module
-from tokenfield.diagnostics.clusters import clusters, modes, track
+from tokenfield.diagnostics.clusters import clusters
+from tokenfield.diagnostics.merge_tree import track
+from tokenfield.diagnostics.modes import modes
 from tokenfield.trajectory import Trajectory
 
 ANGLES = [1e-5, 0.01, 0.06, 0.3, 1.0, 2.5]

@@ -159,7 +159,7 @@ def test_angles_and_clusters():
     ("bad", "sentence"),
     [
         (lambda: tkf.phases("run", WORKED), "`trajectory` must be a Trajectory"),
-        (lambda: tkf.phases(off_e2(np.arange(3.0), lambda t: t), B), "`weights` must be a AttentionWeights"),
+        (lambda: tkf.phases(off_e2(np.arange(3.0), lambda t: t), B), "`weights` must be an AttentionWeights"),
         (lambda: tkf.phases(off_e2(np.zeros(1), lambda t: t), WORKED), "`trajectory` must hold at least two"),
         (
             lambda: tkf.phases(off_e2(np.arange(3.0), lambda t: t), tkf.AttentionWeights.identity(3)),

@@ -1,28 +1,22 @@
-"""Clusters of tokens: by single linkage, by modes of the kernel density, and followed through a run.
+"""Clusters of tokens by single linkage.
 
-Single linkage at an angle joins tokens that a chain of steps of at most that angle connects. In dimension 2
-and 3 it takes near-linear time, however dense the clusters: tokens go into cubes so small that all in one
-are linked, and only neighbouring cubes are compared, by their bounding boxes first, by tokens if need be.
+At an angle it joins tokens that a chain of steps of at most that angle connects. In dimension 2 and 3 it
+takes near-linear time, however dense the clusters: tokens go into cubes so small that all in one are linked,
+and only neighbouring cubes are compared, by their bounding boxes first, by tokens if need be.
 """
 
 from itertools import product
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 
-from tokenfield import sphere
-from tokenfield.attention.direct import DIRECT
-from tokenfield.errors import RunError, as_number, require
+from tokenfield.errors import as_number, require, require_kind
 from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
 
 #: Angles below this are lost in the rounding of the tokens.
 SMALLEST = 1e-15
@@ -34,11 +28,6 @@ SMALL_PAIR = 256
 CHUNK = 4_000_000
 #: Tokens whose distances to all others are held at once, in higher dimensions.
 FRONT = 256
-#: Mean shift: steps at most; and in bandwidths the step that is rest, how close points go on as one, and how
-#: close ends are one mode.
-STEPS, STILL, TOGETHER, SAME = 10_000, 1e-9, 1e-6, 1e-3
-#: Longest Newton step, in bandwidths.
-LEAP = 0.1
 
 
 class Clusters(NamedTuple):
@@ -56,114 +45,16 @@ def clusters(tokens: Tokens, angle: float) -> Clusters:
 
     10⁶ tokens on the circle or on S² take seconds.
     """
+    require_kind(tokens, Tokens, "tokens")
     angle = as_number(angle, "angle")
     require(SMALLEST <= angle < np.pi, "angle", f"lie between {SMALLEST:g} and π", angle)
-    labels = _linked(np.asarray(tokens.x), 2 * np.sin(angle / 2))
+    labels = linked(np.asarray(tokens.x), 2 * np.sin(angle / 2))
     return Clusters(labels, _centres(tokens, labels), int(labels.max()) + 1)
 
 
-def modes(tokens: Tokens, beta: float) -> Clusters:
-    """Clusters by the modes of the kernel density Σ_j w_j e^{β⟨x,x_j⟩}, of bandwidth β^{−1/2}.
-
-    Each token climbs by mean shift, x ← the direction of the softmax mean (B = V = I), to the mode it belongs
-    to; `centres` are the modes with the weight of their tokens. A token that comes to rest at a saddle is
-    sent on along the steepest direction. Takes time like n² per step.
-    """
-    beta = as_number(beta, "beta")
-    require(0 < beta < np.inf, "beta", "be positive and finite", beta)
-    width = beta**-0.5
-    ends, group = _climb(tokens, np.asarray(tokens.x), beta)
-    for _ in range(2 * tokens.d + 2):
-        _, curvature, direction = _step(tokens, ends, beta)
-        saddle = curvature > 1e-6
-        if not np.any(saddle):
-            break
-        nudged = ends + np.where(saddle[:, None], 1e-2 * width * direction, 0.0)
-        ends, regroup = _climb(tokens, nudged, beta)
-        group = regroup[group]
-    else:
-        raise RunError(f"mean shift at beta = {beta:g} went from saddle to saddle")
-    labels = _by_first(group)
-    first = np.unique(labels, return_index=True)[1]
-    return Clusters(labels, Tokens(ends[group[first]], _masses(tokens, labels)), len(first))
-
-
-# ---- through a run ----
-
-
-class Merge(NamedTuple):
-    """Clusters `parts` became the cluster `into`, after the time `after` and by the time `time`."""
-
-    after: float
-    time: float
-    parts: tuple[int, ...]
-    into: int
-
-
-class MergeTree(NamedTuple):
-    """The clusters of a run as nodes, each a set of tokens that stayed together for some time.
-
-    `ts` (snapshots,) and `counts` (snapshots,): how many clusters there were when. `nodes` (snapshots, n):
-    the node each token belongs to. `born`, `died` (nodes,): first snapshot time of a node, and that of the
-    node that followed it, infinite for the last ones. `weights` (nodes,): their masses. `links` (m, 2): which
-    node gave tokens to which later one; without splits a forest. `merges`: the events, in order of time.
-    """
-
-    ts: Float[np.ndarray, "snapshots"]
-    counts: Int[np.ndarray, "snapshots"]
-    nodes: Int[np.ndarray, "snapshots n"]
-    born: Float[np.ndarray, "nodes"]
-    died: Float[np.ndarray, "nodes"]
-    weights: Float[np.ndarray, "nodes"]
-    links: Int[np.ndarray, "links 2"]
-    merges: list[Merge]
-
-
-def track(trajectory: Trajectory, angle: float) -> MergeTree:
-    """The clusters (single linkage at `angle`) of every snapshot, joined into a merge tree.
-
-    A cluster that neither gains nor loses a token stays the same node. Times are those of the snapshots.
-    """
-    ts = np.asarray(trajectory.snapshot_ts, dtype=float)
-    weights = np.asarray(trajectory.weights)
-    first = clusters(trajectory.tokens(0), angle)
-    rows, counts, merges, links = [first.labels], [first.count], [], []
-    born, died = [ts[0]] * first.count, [np.inf] * first.count
-    masses = list(np.bincount(first.labels, weights))
-    for k in range(1, len(ts)):
-        found = clusters(trajectory.tokens(k), angle)
-        now = np.full(found.count, -1)
-        pairs = np.unique(np.stack([rows[-1], found.labels], axis=1), axis=0)
-        sources = np.bincount(pairs[:, 1], minlength=found.count)
-        targets = np.bincount(pairs[:, 0], minlength=len(born))
-        same = (sources[pairs[:, 1]] == 1) & (targets[pairs[:, 0]] == 1)
-        now[pairs[same, 1]] = pairs[same, 0]
-        mass = np.bincount(found.labels, weights)
-        for label in np.flatnonzero(now < 0):
-            parts = pairs[pairs[:, 1] == label, 0]
-            now[label] = len(born)
-            born.append(ts[k])
-            died.append(np.inf)
-            masses.append(mass[label])
-            links += [(int(part), int(now[label])) for part in parts]
-            for part in parts:
-                died[part] = ts[k]
-            if len(parts) > 1:
-                merges.append(Merge(ts[k - 1], ts[k], tuple(int(p) for p in parts), int(now[label])))
-        rows.append(now[found.labels])
-        counts.append(found.count)
-    return MergeTree(
-        ts, np.array(counts), np.stack(rows), np.array(born), np.array(died), np.array(masses),
-        np.array(links, dtype=int).reshape(-1, 2), merges,
-    )  # fmt: skip
-
-
-# ---- single linkage ----
-
-
-def _linked(x: np.ndarray, reach: float) -> np.ndarray:
+def linked(x: np.ndarray, reach: float) -> np.ndarray:
     """Labels of the components of the graph with an edge where |x − y| ≤ reach."""
-    return _by_first(_grid_labels(x, reach) if x.shape[1] <= GRID_DIMENSION else _front_labels(x, reach))
+    return by_first(_grid_labels(x, reach) if x.shape[1] <= GRID_DIMENSION else _front_labels(x, reach))
 
 
 class _Cubes(NamedTuple):
@@ -340,84 +231,7 @@ def _square(z: np.ndarray) -> np.ndarray:
     return np.einsum("ij,ij->i", z, z)
 
 
-# ---- mean shift ----
-
-
-def _climb(tokens: Tokens, x: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Where mean shift takes the points x: distinct ends, and the end of each point.
-
-    Points that have come within a small part of the bandwidth of each other go on as one.
-    """
-    width, group = beta**-0.5, np.arange(len(x))
-    going = np.ones(len(x), dtype=bool)
-    for step in range(STEPS):
-        new = _step(tokens, x[going], beta, newton=step % 4 > 0).to
-        still = np.linalg.norm(new - x[going], axis=1) <= STILL * width
-        x = x.copy()
-        x[going], going[going] = new, ~still
-        if step in (1, 3, 6) or step % 10 == 9:
-            cells = np.round(x / (TOGETHER * width))
-            _, first, merged = np.unique(cells, axis=0, return_index=True, return_inverse=True)
-            x, going, group = x[first], going[first], merged.ravel()[group]
-        if not np.any(going):
-            merged = _linked(x, SAME * width)
-            return x[np.unique(merged, return_index=True)[1]], merged[group]
-    raise RunError(f"mean shift at beta = {beta:g} did not come to rest in {STEPS} steps")
-
-
-class _Step(NamedTuple):
-    """Where points go (m, d); of a Newton step also the greatest curvature of the log density where they
-    were, divided by β, (m,), and its direction (m, d).
-    """
-
-    to: np.ndarray
-    curvature: np.ndarray
-    direction: np.ndarray
-
-
-def _step(tokens: Tokens, x: np.ndarray, beta: float, newton: bool = True) -> _Step:
-    """One step of all points, padded to few different sizes, so that few are compiled."""
-    room = 64
-    while room < len(x):
-        room *= 4 if room < 1024 else 2
-    padded = jnp.asarray(np.concatenate([x, np.repeat(x[:1], room - len(x), axis=0)]))
-    return _Step(*(np.asarray(a)[: len(x)] for a in _shift(tokens, padded, beta, newton)))
-
-
-@jax.jit
-def _shift(tokens: Tokens, x: Array, beta: Array, newton: Array) -> tuple[Array, Array, Array]:
-    """Mean shift: the direction of the softmax mean m(x); a point that sees 0 stays.
-
-    That is slow near a flat mode. Where the log density is concave a Newton step for P_x m(x) = 0 takes its
-    place, at most a tenth of the bandwidth long, so that it does not leave the hill.
-    """
-
-    def mean(points: Array) -> Array:
-        return DIRECT.exponential(beta * jnp.eye(tokens.d), points, tokens).mean
-
-    m, frame = mean(x), sphere.frame(x)
-    size = jnp.linalg.norm(m, axis=1, keepdims=True)
-    shifted = jnp.where(size > 0, m / jnp.where(size > 0, size, 1.0), x)
-
-    def leap() -> tuple[Array, Array, Array]:
-        columns = lax.map(lambda e: jax.jvp(mean, (x,), (frame @ e,))[1], jnp.eye(tokens.d - 1))
-        radial = jnp.sum(m * x, axis=1)[:, None, None]
-        bend = jnp.einsum("nde,fnd->nef", frame, columns) - radial * jnp.eye(tokens.d - 1)
-        values, vectors = jnp.linalg.eigh(bend)
-        concave, axes = values[:, -1:] < -1e-9, frame @ vectors
-        slope = jnp.einsum("nde,nd->ne", axes, m) / jnp.where(concave, -values, 1.0)
-        move = jnp.einsum("nde,ne->nd", axes, slope)
-        length = jnp.linalg.norm(move, axis=1, keepdims=True)
-        move = move * jnp.minimum(1.0, LEAP * beta**-0.5 / jnp.where(length > 0, length, 1.0))
-        return jnp.where(concave, sphere.retract(x + move), shifted), values[:, -1], axes[:, :, -1]
-
-    return lax.cond(newton, leap, lambda: (shifted, jnp.zeros(len(x)), jnp.zeros_like(x)))
-
-
-# ---- labels ----
-
-
-def _by_first(labels: np.ndarray) -> np.ndarray:
+def by_first(labels: np.ndarray) -> np.ndarray:
     """The same partition, numbered in the order of first members."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=int)
@@ -425,7 +239,8 @@ def _by_first(labels: np.ndarray) -> np.ndarray:
     return rank[inverse]
 
 
-def _masses(tokens: Tokens, labels: np.ndarray) -> np.ndarray:
+def masses(tokens: Tokens, labels: np.ndarray) -> np.ndarray:
+    """Weight of each cluster."""
     return np.bincount(labels, np.asarray(tokens.weights))
 
 
@@ -434,7 +249,7 @@ def _centres(tokens: Tokens, labels: np.ndarray) -> Tokens:
     x, w = np.asarray(tokens.x), np.asarray(tokens.weights)
     mean = np.stack([np.bincount(labels, w * column) for column in x.T], axis=1)
     size = np.linalg.norm(mean, axis=1, keepdims=True)
-    mass = _masses(tokens, labels)
+    mass = masses(tokens, labels)
     first = x[np.unique(labels, return_index=True)[1]]
     fine = size > 1e-12 * mass[:, None]
     return Tokens(np.where(fine, mean / np.where(fine, size, 1.0), first), mass)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from tokenfield import sphere
 from tokenfield.attention.direct import DIRECT, Direct, Sums
 from tokenfield.diagnostics.order import order_parameter
-from tokenfield.errors import InputError, is_traced, require
+from tokenfield.errors import InputError, is_traced, require, require_kind
 from tokenfield.models import InteractionFlow, Model
 from tokenfield.tokens import Tokens, as_real
 
@@ -34,6 +34,7 @@ def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float
 
     Refused where e^β overflows a double: there `log_energy` is meant.
     """
+    require_kind(tokens, Tokens, "tokens")
     beta = _finite_beta(beta)
     if not is_traced(beta) and float(beta) == 0:
         return order_parameter(tokens) ** 2 / 2
@@ -43,6 +44,7 @@ def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float
 
 def log_energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
     """log E_β of the tokens for β > 0; finite for every β, since E_β itself overflows beyond 700."""
+    require_kind(tokens, Tokens, "tokens")
     beta = _finite_beta(beta)
     if not is_traced(beta):
         require(float(beta) > 0, "beta", "be positive", float(beta))
@@ -58,6 +60,8 @@ def dissipation(
 
     For the unnormalised flow this is ∫|v|²dμ, for softmax (B = V = I) ∫|v|²/Z dμ.
     """
+    require_kind(model, Model, "model")
+    require_kind(tokens, Tokens, "tokens")
     beta = _finite_beta(beta)
     _check_range(beta, "a smaller one")
     total = sums.exponential(beta * jnp.eye(tokens.d), tokens.x, tokens)
@@ -137,6 +141,7 @@ def deficit(tokens: Tokens, beta: ArrayLike | Array) -> Float[Array, ""]:
 
     (e^β/2β)∬(1 − e^{−β|x−y|²/2})dμdμ, from chords; at β = 0 it is (1−R²)/2.
     """
+    require_kind(tokens, Tokens, "tokens")
     beta = _finite_beta(beta)
     _check_range(beta, "a smaller one")
     return _deficit(tokens, beta)

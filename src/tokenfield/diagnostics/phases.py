@@ -12,10 +12,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from tokenfield.diagnostics.clusters import clusters
 from tokenfield.diagnostics.rates import FEWEST, fit_rate
 from tokenfield.diagnostics.transport import coupled_distance, wasserstein
 from tokenfield.errors import require, require_kind
-from tokenfield.theory.concentration import Limit, dominant, limit
+from tokenfield.theory.spectral import Limit, dominant, limit
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
@@ -30,7 +31,7 @@ TOLERANCE = 0.05
 FLOOR = 1e-6
 #: So many times its least value a falling curve is clear of the level at which it may have stopped falling.
 CLEAR = 10.0
-#: Tokens within this angle are one cluster; clusters of less mass than this are not counted.
+#: Tokens linked by steps of this angle are one cluster; clusters of less mass than this are not counted.
 ANGLE, STRAY = 0.1, 1e-3
 #: A falling curve passes its last factor 2 in log 2/rate; one that stays there this many times as long rests.
 REST = 3.0
@@ -125,9 +126,8 @@ def angle_to(tokens: Tokens, basis: Float[np.ndarray, "d k"]) -> Float[np.ndarra
 
 
 def cluster_count(tokens: Tokens) -> int:
-    """Groups of tokens within 0.1 of each other that hold at least a thousandth of the mass."""
-    merged = tokens.merge(ANGLE).tokens
-    return int(np.sum(np.asarray(merged.weights) >= STRAY))
+    """Clusters (single linkage at 0.1) that hold at least a thousandth of the mass."""
+    return int(np.sum(np.asarray(clusters(tokens, ANGLE).centres.weights) >= STRAY))
 
 
 def _rms_angle(tokens: Tokens, basis: np.ndarray) -> float:
@@ -312,8 +312,8 @@ def _phase(
         words += f", at the rate {rate:.3g} ({interval[0]:.3g} to {interval[1]:.3g})"
     elif name != "metastable":
         words += ", with too few saved times in between for a rate"
-    clusters = cluster_count(trajectory.tokens(span[1]))
-    count = f"{clusters} cluster" + "s" * (clusters != 1)
+    number = cluster_count(trajectory.tokens(span[1]))
+    count = f"{number} cluster" + "s" * (number != 1)
     sentence = f"{name}, t = {start:.4g} to {stop:.4g}: {words}; {count} at its end."
     to_limit, to_end = float(curves.to_limit[span[1]]), float(curves.to_end[span[1]])
-    return Phase(name, start, stop, rate, interval, to_limit, to_end, clusters, sentence)
+    return Phase(name, start, stop, rate, interval, to_limit, to_end, number, sentence)

@@ -21,13 +21,9 @@ from tokenfield.theory.clustering import (
 )
 from tokenfield.theory.concentration import (
     ConcentrationRates,
-    Limit,
-    Period,
     concentration_rates,
-    dominant,
     laplace_envelope,
     laplace_gap,
-    limit,
 )
 from tokenfield.theory.examples import near_dirac, near_dirac_deficit, profile, three_atoms, two_arcs
 from tokenfield.theory.gnomonic import consensus, from_gnomonic, gnomonic
@@ -44,6 +40,7 @@ from tokenfield.theory.reductions import (
     two_tokens,
     zero_temperature,
 )
+from tokenfield.theory.spectral import Limit, Period, dominant, limit
 
 __all__ = [
     "AntipodalRates",

@@ -15,7 +15,8 @@ from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, near
 from tokenfield.simulate import simulate
 from tokenfield.solvers import RungeKutta4
-from tokenfield.theory.concentration import concentration_rates, laplace_envelope, limit
+from tokenfield.theory.concentration import concentration_rates, laplace_envelope
+from tokenfield.theory.spectral import limit
 from tokenfield.tokens import Tokens
 from tokenfield.weights import AttentionWeights
 

@@ -18,7 +18,8 @@ from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, at_most, near
-from tokenfield.theory.concentration import concentration_rates, limit
+from tokenfield.theory.concentration import concentration_rates
+from tokenfield.theory.spectral import limit
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
 

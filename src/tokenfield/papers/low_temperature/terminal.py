@@ -15,7 +15,7 @@ from tokenfield import figures
 from tokenfield.diagnostics.phases import Phases, angle_to, phases
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
-from tokenfield.theory.concentration import dominant
+from tokenfield.theory.spectral import dominant
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights

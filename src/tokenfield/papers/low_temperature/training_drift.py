@@ -21,7 +21,7 @@ from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.theory.concentration import limit
+from tokenfield.theory.spectral import limit
 from tokenfield.tokens import Tokens
 from tokenfield.weights import AttentionWeights
 

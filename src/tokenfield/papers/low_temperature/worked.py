@@ -8,7 +8,7 @@ from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.models import Model, SoftmaxAttention, ZeroTemperature
 from tokenfield.simulate import simulate
 from tokenfield.solvers import Adaptive
-from tokenfield.theory.concentration import Limit, limit
+from tokenfield.theory.spectral import Limit, limit
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights

@@ -1,0 +1,348 @@
+"""Where tokens concentrate at zero temperature (2605.10931; theory §2).
+
+The zero-temperature flow x' = P_x D x/|Bᵀx|, D = V Bᵀ, has the orbits x(τ) = e^{Dτ}x0/|e^{Dτ}x0| with
+dτ = dt/|Bᵀx|. As τ grows only the eigenvalues of D with the largest real part count: their invariant
+subspace E takes every token off the complementary subspace, whatever the signs of the eigenvalues.
+`limit` says what happens in E; how fast the law gets there is in concentration.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
+from scipy import integrate, linalg
+
+from tokenfield.errors import InputError, as_number, require
+from tokenfield.tokens import Tokens
+from tokenfield.weights import AttentionWeights, as_matrix
+
+Kind = Literal["fixed", "rotating", "algebraic"]
+
+#: Real parts of eigenvalues closer than this, relative to ‖D‖, count as one unless told otherwise.
+TOLERANCE = 1e-8
+#: A token with |P x| below this, relative to ‖P‖, has no part in E that rounding would not make.
+EXCEPTIONAL = 1e-12
+#: Powers of the nilpotent part are resolved to this relative size; a defective eigenvalue allows no more.
+NILPOTENT = 1e-6
+#: Largest uncertainty, relative to ‖D‖, that bad conditioning may lend an eigenvalue.
+WORST = 1e-3
+
+
+class Period(NamedTuple):
+    """One full turn of a rotating token: in τ, and in the time t of the flow.
+
+    `t` is None if it differs from orbit to orbit, that is when E is more than one plane.
+    """
+
+    tau: float
+    t: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """What becomes of the tokens under x' = P_x D x/|Bᵀx|.
+
+    `kind`: "fixed", the dominant eigenvalue is real and each token comes to rest in its eigenspace E, with
+    an exponential approach; "algebraic", it is real and defective, and the approach is like 1/t;
+    "rotating", a complex pair has the largest real part, and tokens circulate in E for ever.
+    `eigenvalue`: the dominant one, of a pair the one with positive imaginary part. `eigenvalues` (k,): all
+    that were counted as dominant. `gap`: distance of the real parts to the next eigenvalue, infinite if E
+    is the whole space. `projector` (d, d): P, onto E along the complementary invariant subspace; orthogonal
+    if D is symmetric. `basis` (d, k): orthonormal basis of E. `period`: of a rotating limit, else None, also
+    None if different frequencies have no common turn. `tolerance`: how close real parts had to be to count
+    as one. `note`: what was decided, in words. `nilpotent` and `index`: N = (D − λ)P and the least m with
+    N^m = 0 of a defective eigenvalue, 0 and 1 otherwise. `rest`: makes `lower`.
+    """
+
+    kind: Kind
+    eigenvalue: float | complex
+    eigenvalues: np.ndarray
+    gap: float
+    projector: Float[np.ndarray, "d d"]
+    basis: Float[np.ndarray, "d k"]
+    period: Period | None
+    tolerance: float
+    note: str
+    nilpotent: Float[np.ndarray, "d d"] = field(repr=False)
+    index: int = field(repr=False)
+    rest: "Callable[[], Limit] | None" = field(repr=False)
+
+    @property
+    def dimension(self) -> int:
+        """k = dim E."""
+        return self.basis.shape[1]
+
+    @cached_property
+    def lower(self) -> "Limit | None":
+        """The same for the complementary invariant subspace, where exceptional tokens stay; None if empty."""
+        return self.rest() if self.rest is not None else None
+
+    def exceptional(self, tokens: Tokens) -> Int[np.ndarray, "m"]:
+        """Indices of the tokens with P x = 0 to rounding, which never come near E."""
+        return np.flatnonzero(self._missed(_rows(tokens, len(self.projector))))
+
+    def push(self, tokens: Tokens) -> Tokens:
+        """The limit law Π♯ρ0, token by token in the same order.
+
+        Π(x) = P x/|P x|; for a defective eigenvalue N^j P x/|N^j P x| with N the nilpotent part and j the
+        highest power that does not vanish. Exceptional tokens stay in the complementary invariant subspace
+        and go where its own dominant eigenvalue takes them (if that one rotates, they are put on the circle
+        they end up on). A rotating limit has no limit law and is refused.
+        """
+        require(self.kind != "rotating", "limit", "be of kind 'fixed' or 'algebraic' to have a limit law",
+                "'rotating': tokens circulate in E for ever")  # fmt: skip
+        return Tokens(self._move(_rows(tokens, len(self.projector))), tokens.weights)
+
+    def _missed(self, x: np.ndarray) -> np.ndarray:
+        size = np.linalg.norm(x @ self.projector.T, axis=1)
+        return size <= EXCEPTIONAL * np.linalg.norm(self.projector, 2)
+
+    def _move(self, x: np.ndarray) -> np.ndarray:
+        missed = self._missed(x)
+        end = x @ self.projector.T
+        last, scale = end, np.linalg.norm(end, axis=1)
+        for _ in range(self.index - 1):
+            last, scale = last @ self.nilpotent.T, scale * np.linalg.norm(self.nilpotent, 2)
+            end = np.where((np.linalg.norm(last, axis=1) > NILPOTENT * scale)[:, None], last, end)
+        if np.any(missed) and self.lower is not None:
+            end[missed] = self.lower._move(x[missed])
+        return end / np.linalg.norm(end, axis=1, keepdims=True)
+
+
+def limit(weights: AttentionWeights, tolerance: float = TOLERANCE) -> Limit:
+    """Where the zero-temperature flow of one head takes the tokens: the dominant part of D = V Bᵀ.
+
+    Eigenvalues whose real parts differ from the largest by at most tolerance·‖D‖ count as one eigenvalue,
+    and so do eigenvalues that rounding cannot tell apart (a Jordan block computed in double precision splits
+    by far more than rounding); `note` says what was counted together. Singular D is fine. Where Bᵀx = 0 the
+    field has no value: refused if such a direction lies in E, mentioned in the note otherwise.
+    """
+    require(weights.heads == 1, "weights",
+            "have one head: with several, Σ V_h B_hᵀx/|B_hᵀx| has no linear orbits",
+            f"with {weights.heads} heads")  # fmt: skip
+    B, V = (np.asarray(m[0]) for m in weights.stacked())
+    D = V @ B.T
+    noise = _noise(len(D), np.linalg.norm(V, 2) * np.linalg.norm(B, 2))
+    return _analyse(D, B, tolerance, noise)
+
+
+def dominant(matrix: ArrayLike, tolerance: float = TOLERANCE) -> Limit:
+    """The same for x' = P_x M x, with orbits e^{Mt}x0/|e^{Mt}x0|: of M = V, where clusters end."""
+    M = np.asarray(as_matrix(np.asarray(matrix), "matrix"))
+    require(M.ndim == 2, "matrix", "be one matrix (d, d)", f"of shape {M.shape}")
+    return _analyse(M, np.eye(len(M)), tolerance, _noise(len(M), np.linalg.norm(M, 2)))
+
+
+class _Level(NamedTuple):
+    """The dominant group of one matrix M, from its ordered Schur form M = Q [[T, ·], [0, R]] Qᵀ.
+
+    `values` (all eigenvalues, dominant first), `count` of the dominant ones, `unsure` (how far rounding may
+    have moved each); `Q`; `T` = restriction to E; `R` = what is left; `X` with T X − X R = the corner, so
+    that Q [[I, X], [0, 0]] Qᵀ projects onto E along the complementary invariant subspace.
+    """
+
+    values: NDArray[np.complex128]
+    count: int
+    unsure: np.ndarray
+    Q: np.ndarray
+    T: np.ndarray
+    R: np.ndarray
+    X: np.ndarray
+
+
+def _analyse(M: np.ndarray, B: np.ndarray, tolerance: float, noise: float) -> Limit:
+    """The limit of e^{Mτ} with the tolerance made absolute, and its quarrel with Bᵀx = 0 settled."""
+    tolerance = as_number(tolerance, "tolerance")
+    require(0 <= tolerance < 1, "tolerance", "lie in [0, 1)", tolerance)
+    eye = np.eye(len(M))
+    found = _peel(M, B, eye, eye, max(tolerance * float(np.linalg.norm(M, 2)), noise), noise)
+    note = found.note + _undefined(B, found.basis)
+    return Limit(**{**vars(found), "note": note})
+
+
+def _peel(
+    M: np.ndarray, B: np.ndarray, up: np.ndarray, down: np.ndarray, tolerance: float, noise: float
+) -> Limit:
+    """The limit in an invariant subspace of R^d: x = up y, y = down x, where the matrix is M."""
+    level = _symmetric(M, tolerance) if _is_symmetric(M, noise) else _general(M, tolerance, noise)
+    k, top = level.count, level.values[: level.count]
+    turning = np.abs(top.imag) > np.maximum(tolerance, level.unsure[:k])
+    N = np.zeros((k, k)) if np.any(turning) else level.T - np.mean(top.real) * np.eye(k)
+    index = 1 if np.linalg.norm(N, 2) <= tolerance else _index(N, _spread(top))
+    kind: Kind = "rotating" if np.any(turning) else "algebraic" if index > 1 else "fixed"
+    real = float(np.mean(top.real))
+    frequencies = np.sort(top.imag[turning & (top.imag > 0)])
+    inner = up @ level.Q[:, :k]
+    project = np.concatenate([np.eye(k), level.X], axis=1) @ level.Q.T @ down
+    along = up @ level.Q @ np.concatenate([-level.X, np.eye(len(M) - k)])
+
+    def rest() -> Limit:
+        return _peel(level.R, B, along, level.Q[:, k:].T @ down, tolerance, noise)
+
+    return Limit(
+        kind=kind,
+        eigenvalue=complex(real, frequencies[-1]) if kind == "rotating" else real,
+        eigenvalues=top if kind == "rotating" else top.real,
+        gap=real - float(level.values[k].real) if k < len(M) else np.inf,
+        projector=inner @ project,
+        basis=np.linalg.qr(inner)[0],
+        period=_period(level.T, inner, B, real, frequencies, tolerance),
+        tolerance=tolerance,
+        note=_describe(kind, level, real, frequencies, tolerance),
+        nilpotent=inner @ N @ project if index > 1 else np.zeros((len(B), len(B))),
+        index=index,
+        rest=rest if k < len(M) else None,
+    )
+
+
+def _is_symmetric(M: np.ndarray, noise: float) -> bool:
+    return bool(np.linalg.norm(M - M.T, 2) <= noise)
+
+
+def _symmetric(M: np.ndarray, tolerance: float) -> _Level:
+    values, Q = np.linalg.eigh((M + M.T) / 2)
+    values, Q = values[::-1], Q[:, ::-1]
+    k = int(np.sum(values[0] - values <= tolerance))
+    corner = np.zeros((k, len(M) - k))
+    T, R = np.diag(values[:k]), np.diag(values[k:])
+    return _Level(values.astype(complex), k, np.zeros(len(M)), Q, T, R, corner)
+
+
+def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
+    eigen: Any = linalg.eig(M, left=True, right=True)
+    values, left, right = eigen
+    schur: Any = linalg.schur
+    # to first order a perturbation of size `noise` moves an eigenvalue by noise/|⟨left, right⟩|
+    overlap = np.abs(np.sum(left.conj() * right, axis=0))
+    unsure = np.minimum(noise / np.maximum(overlap, np.finfo(float).tiny), WORST * np.linalg.norm(M, 2))
+    order = np.argsort(-values.real, kind="stable")
+    values, unsure = values[order], unsure[order]
+    behind = values[0].real - values.real
+    k = int(np.flatnonzero(behind <= np.maximum(tolerance, np.minimum(unsure, unsure[0])))[-1]) + 1
+    if k == len(M):
+        T, Q = schur(M)
+        return _Level(values, k, unsure, Q, T, np.zeros((0, 0)), np.zeros((k, 0)))
+    cut = (values[k - 1].real + values[k].real) / 2
+    try:
+        T, Q, found = schur(M, sort=lambda re, _: re > cut)
+    except linalg.LinAlgError:
+        found = -1
+    if found != k:
+        raise InputError(
+            f"`tolerance` must be larger: the eigenvalues {_show(values[k - 1])} and {_show(values[k])}"
+            " are too ill-conditioned to be told apart"
+        )
+    X = linalg.solve_sylvester(T[:k, :k], -T[k:, k:], T[:k, k:])
+    return _Level(values, k, unsure, Q, T[:k, :k], T[k:, k:], X)
+
+
+def _index(N: np.ndarray, spread: float) -> int:
+    """Smallest m with N^m = 0, as far as eigenvalues that spread by so much allow to say."""
+    size = float(np.linalg.norm(N, 2))
+    small = min(0.1, NILPOTENT + 10 * spread / size)
+    power, m = N / size, 1
+    while np.linalg.norm(power, 2) > small and m < len(N):
+        power, m = power @ N / size, m + 1
+    return m
+
+
+def _period(
+    T: np.ndarray, inner: np.ndarray, B: np.ndarray, real: float, frequencies: np.ndarray, tolerance: float
+) -> Period | None:
+    """Length of a turn in τ, and in t = ∫|Bᵀx|dτ if E is one plane, where all orbits are one circle."""
+    if len(frequencies) == 0 or np.ptp(frequencies) > tolerance:
+        return None
+    omega = float(np.mean(frequencies))
+    if len(T) > 2:
+        return Period(2 * np.pi / omega, None)
+    turn = (T - real * np.eye(2)) / omega
+    start = np.linalg.svd(turn)[0][:, 0]  # the long axis: what is quick happens at the quarter turn
+
+    def pace(angle: float) -> float:
+        x = inner @ (np.cos(angle) * start + np.sin(angle) * (turn @ start))
+        return float(np.linalg.norm(B.T @ x) / np.linalg.norm(x))
+
+    half, _ = integrate.quad(
+        pace, 0, np.pi, points=[np.pi / 2], epsabs=0, epsrel=1e-11, limit=1000
+    )  # x and −x have the same pace
+    return Period(2 * np.pi / omega, 2 * half / omega)
+
+
+def _spread(values: NDArray[Any]) -> float:
+    return float(np.max(np.abs(values - np.mean(np.real(values)))))
+
+
+def _describe(kind: str, level: _Level, real: float, frequencies: np.ndarray, tolerance: float) -> str:
+    k, d = level.count, len(level.values)
+    parts = [
+        f"{kind}: {k} of {d} eigenvalues dominant, real part {real:.9g}",
+        f"real parts within {tolerance:.3g} count as one",
+    ]
+    apart = _spread(np.real(level.values[:k]) if kind == "rotating" else level.values[:k])
+    if apart > 0:
+        parts.append(f"those counted as one lie within {apart:.3g} of their mean")
+    if apart > tolerance:
+        parts.append("which rounding cannot tell apart")
+    if kind == "algebraic":
+        parts.append("the eigenvalue is defective, the approach is like 1/t")
+    if kind == "rotating":
+        parts += _describe_turn(level, real, frequencies, tolerance)
+    return "; ".join(parts)
+
+
+def _describe_turn(level: _Level, real: float, frequencies: np.ndarray, tolerance: float) -> list[str]:
+    k = level.count
+    parts = ["frequencies " + ", ".join(f"{w:.6g}" for w in frequencies)]
+    if k > 2 * len(frequencies):
+        parts.append("a real eigenvalue shares the largest real part with a complex pair")
+    if np.ptp(frequencies) > tolerance:
+        parts.append("different frequencies: no common period is given")
+    elif k > 2:
+        parts.append("the period in t depends on the orbit")
+    for omega in frequencies:
+        alike = np.sum(np.abs(frequencies - omega) <= max(tolerance, np.max(level.unsure[:k])))
+        shifted = np.linalg.svd(level.T - (real + 1j * omega) * np.eye(k), compute_uv=False)
+        if np.sum(shifted <= 1e-6 * shifted[0]) < alike:
+            parts.append("a pair is defective, the approach to the circles is like 1/t")
+            break
+    return parts
+
+
+def _undefined(B: np.ndarray, basis: np.ndarray) -> str:
+    """Refuse a direction of E with Bᵀx = 0; a clause for the note about others."""
+    scale = np.linalg.norm(B, 2)
+    _, sizes, right = np.linalg.svd(B.T @ basis)
+    if sizes[-1] <= EXCEPTIONAL * scale:
+        raise InputError(
+            f"`weights` must have Bᵀx ≠ 0 where tokens end, but Bᵀx = 0 at x = ±{_show(basis @ right[-1])},"
+            " where the zero-temperature field has no value and rates are infinite"
+        )
+    left, sizes, _ = np.linalg.svd(B)
+    kernel = int(np.sum(sizes <= EXCEPTIONAL * scale))
+    if kernel == 0:
+        return ""
+    where = f"at x = ±{_show(left[:, -1])}" if kernel == 1 else f"on a subspace of dimension {kernel}"
+    return f"; Bᵀx = 0 {where}, outside E: the field has no value there"
+
+
+def _noise(d: int, scale: Any) -> float:
+    """What rounding may have done to a product of d × d matrices of that size."""
+    return float(10 * d * np.finfo(float).eps * scale)
+
+
+def _rows(tokens: Tokens, d: int) -> np.ndarray:
+    require(tokens.d == d, "tokens", f"have d = {d}", tokens.d)
+    return np.asarray(tokens.x)
+
+
+def _show(value: np.ndarray | complex) -> str:
+    """A number, or a direction with its largest entry positive."""
+    if np.ndim(value) == 0:
+        return f"{value:.9g}"
+    vector = np.asarray(value) * np.sign(np.ravel(value)[np.argmax(np.abs(value))])
+    entries = [f"{v:.4g}" for v in np.round(vector, 12) + 0.0]
+    return "(" + ", ".join(entries if len(entries) <= 8 else [*entries[:8], "…"]) + ")"
