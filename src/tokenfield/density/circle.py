@@ -39,11 +39,13 @@ from tokenfield.tokens import Tokens
 #: Share of the L² norm in the top third of the modes, and depth of an undershoot relative to the greatest
 #: density, from which a spectral run counts as under-resolved.
 SPECTRAL_TAIL = 1e-6
+#: Where nearly all is in the top third, steps in time would not help.
+HOPELESS = 0.9
 #: Share of the mass in structures of the width of a cell from which a run of cells counts as under-resolved.
 VOLUME_TAIL = 0.1
 #: Part of the greatest step that keeps positivity: a stage may be faster than the one the step was made for.
 COURANT = 0.4
-#: 1/3 in so few digits that 1 − THIRD is a double as well: else each step would change the mass by a rounding.
+#: 1/3 in so few digits that 1 − THIRD is a double as well: else each step would round the mass to one side.
 THIRD = round(2**40 / 3) / 2**40
 
 #: Up to this many nodes, heads that are no multiples of I are matrices; beyond, near-linear sums.
@@ -110,7 +112,8 @@ class Circle(Domain):
         decay = None
         if problem.diffusion > 0:
             decay = problem.diffusion * jnp.arange(self.modes // 2) ** 2 * jnp.ones((2, 1))
-        healthy = None if not stop else lambda y: self._tail(y[None])[0][0] <= SPECTRAL_TAIL
+        limit = SPECTRAL_TAIL if stop else HOPELESS
+        healthy = lambda y: bool(self._tail(y[None])[0][0] <= limit)  # noqa: E731
         marched = march(adaptive(field, self.tolerance, decay), y0, problem.ts, watch, healthy)
         tail, density = self._tail(marched.y)
         return self._result(problem, marched, theta, density, tail, SPECTRAL_TAIL)
@@ -158,8 +161,8 @@ class Circle(Domain):
         if late.size:
             what = "modes carry" if limit == SPECTRAL_TAIL else "cells cut off"
             status += (
-                f"; under-resolved from t = {problem.ts[late[0]]:.4g}: the finest of {self.modes} {what} up to"
-                f" {tail.max():.1e} of the density (allowed {limit:g})"
+                f"; under-resolved from t = {problem.ts[late[0]]:.4g}: the finest of {self.modes} {what} up"
+                f" to {tail.max():.1e} of the density (allowed {limit:g})"
             )
         return DensityTrajectory(
             ts=problem.ts[:reached],

@@ -56,9 +56,11 @@ def march(
 
     `healthy`: says of a saved state whether it is worth going on.
     """
-    began, steps = time.monotonic(), 0
+    began, steps, wanted = time.monotonic(), 0, len(ts)
     rows, dt = [np.asarray(y0)], jnp.zeros(())
     y, status = jnp.asarray(y0), "reached the last time"
+    if healthy is not None and not healthy(rows[0]):
+        status, ts = f"not run from t = {ts[0]:.6g}", ts[:1]
     for t0, t1 in itertools.pairwise(ts):
         y, dt, taken, fine = advance(y, jnp.asarray(t0), jnp.asarray(t1), dt)
         steps += int(taken)
@@ -71,7 +73,7 @@ def march(
             status = f"stopped at t = {t1:.6g}"
             break
     stats = {"steps": steps, "seconds": time.monotonic() - began}
-    return Marched(np.stack(rows), status, len(rows) == len(ts), stats)
+    return Marched(np.stack(rows), status, len(rows) == wanted, stats)
 
 
 def adaptive(

@@ -13,7 +13,7 @@ def start(rho0: Any, places: np.ndarray, quadrature: np.ndarray) -> np.ndarray:
 
     `rho0`: a function of the array of places, or its values there.
     """
-    found = rho0(places) if callable(rho0) else rho0
+    found: Any = rho0(places) if callable(rho0) else rho0
     if getattr(found, "dtype", None) == np.bool_:
         found = np.asarray(found, float)  # an indicator
     values = np.asarray(as_real(found, "rho0"))
