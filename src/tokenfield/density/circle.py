@@ -194,7 +194,7 @@ def _wave(size: int) -> np.ndarray:
 
 def _packed(c: np.ndarray) -> Array:
     """Real and imaginary parts, which is what Diffrax takes."""
-    return jnp.stack([jnp.asarray(c.real), jnp.asarray(c.imag)])
+    return jnp.stack([jnp.real(c), jnp.imag(c)])
 
 
 # ---- what a point reads ----
@@ -294,8 +294,10 @@ class Spectral(eqx.Module):
         """The change of the packed coefficients."""
         c = y[0] + 1j * y[1]
         rho = jnp.fft.irfft(c, self.size, norm="forward")
-        convolved = isinstance(self.reading, Convolution)
-        u = self.reading.velocity(c, self.size) if convolved else self.reading(rho / self.size)
+        if isinstance(self.reading, Convolution):
+            u = self.reading.velocity(c, self.size)
+        else:
+            u = self.reading(rho / self.size)
         flux = jnp.fft.rfft(rho * u, norm="forward")[: c.shape[0]]
         rate = -1j * jnp.arange(c.shape[0]) * flux
         return jnp.stack([rate.real, rate.imag])
@@ -343,9 +345,9 @@ def _grids(size: int, on_edges: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def _reading(model: Model, size: int, on_edges: bool) -> Dense | General:
     """Velocities for heads of any form."""
-    exponential = isinstance(model, SoftmaxAttention | UnnormalisedAttention) and not model.infinite
-    if size > LARGEST_MATRIX or not (exponential or isinstance(model, InteractionFlow)):
-        heads = model.exponents
+    heads = model.exponents
+    known = isinstance(model, SoftmaxAttention | UnnormalisedAttention | InteractionFlow)
+    if size > LARGEST_MATRIX or not known or getattr(model, "infinite", False):
         # spare: every query may point away from the keys; then its sum is direct
         fast = sums.Circle.plan(np.asarray(heads), 1e-9, spare=size) if heads is not None else DIRECT
         return General(model, fast, on_edges)
@@ -355,8 +357,8 @@ def _reading(model: Model, size: int, on_edges: bool) -> Dense | General:
         A = np.asarray(model.A).reshape(-1, 2, 2)
         weight, V = _slope(model)((x @ A) @ y.T), A
     else:
-        heads, V = np.asarray(model.exponents), np.asarray(model.weights.stacked()[1])
-        scores = (x @ heads) @ y.T
+        V = np.asarray(model.weights.stacked()[1])
+        scores = (x @ np.asarray(heads)) @ y.T
         top = scores.max(axis=2, keepdims=True)
         unit = 0.0 if isinstance(model, SoftmaxAttention) else top - float(model.log_time_unit)
         weight = np.exp(scores - top + unit)

@@ -197,7 +197,8 @@ def critical_kappas(interaction: Interaction, beta: float, count: int = 1) -> Fl
         while margin(high, l) > 0:
             high += 2
             require(high < 600, "count", "be no more than the degrees that interact", count)
-        found.append(np.exp(optimize.brentq(margin, low, high, args=(l,), xtol=1e-14)))
+        root = optimize.brentq(margin, low, high, args=(l,), xtol=1e-14)
+        found.append(np.exp(float(root)))  # pyright: ignore[reportArgumentType]
     return np.array(found)
 
 
