@@ -24,6 +24,7 @@ LAYERS = [
     {"record"},
     {"run"},
     {"simulate"},
+    {"density"},
     {"diagnostics", "theory"},
     {"settings", "figures", "discs"},
     {"config", "papers"},

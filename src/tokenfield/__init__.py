@@ -9,7 +9,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from tokenfield import figures, initial, sphere, theory, weights  # noqa: E402
+from tokenfield import density, figures, initial, sphere, theory, weights  # noqa: E402
 from tokenfield.diagnostics.clusters import clusters  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
 from tokenfield.diagnostics.order import order_parameter  # noqa: E402
@@ -41,6 +41,8 @@ __all__ = [
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "EulerMaruyama", "Strang",
     "Trajectory", "load",
+    # the mean field as a density
+    "density",
     # measurements, predictions, pictures
     "order_parameter", "energy", "log_energy", "dissipation", "clusters", "wasserstein", "phases", "fit_rate",
     "fit_bound", "theory", "figures",
