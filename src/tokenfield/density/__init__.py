@@ -1,7 +1,8 @@
 """The mean-field equation itself: laws as densities, the limit n → ∞ of tokens (design.md)."""
 
+from tokenfield.density.characteristics import Characteristics
 from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.density.solve import solve
 
-__all__ = ["DensityTrajectory", "Domain", "Problem", "solve"]
+__all__ = ["Characteristics", "DensityTrajectory", "Domain", "Problem", "solve"]

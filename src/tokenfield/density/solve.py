@@ -12,6 +12,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tokenfield.density.characteristics import Characteristics
 from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.errors import InputError, RunError, require, require_kind
@@ -19,7 +20,7 @@ from tokenfield.models import Model
 from tokenfield.tokens import as_real
 
 #: Domains by name; a new one has a line here.
-DOMAINS: dict[str, type[Domain]] = {}
+DOMAINS: dict[str, type[Domain]] = {"characteristics": Characteristics}
 
 
 def solve(
