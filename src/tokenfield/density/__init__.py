@@ -4,5 +4,6 @@ from tokenfield.density.characteristics import Characteristics
 from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.density.solve import solve
+from tokenfield.density.sphere import Sphere
 
-__all__ = ["Characteristics", "DensityTrajectory", "Domain", "Problem", "solve"]
+__all__ = ["Characteristics", "DensityTrajectory", "Domain", "Problem", "Sphere", "solve"]
