@@ -20,7 +20,7 @@ LAYERS = [
     {"initial", "attention"},
     {"models"},
     {"solvers"},
-    {"stepper", "trajectory"},
+    {"stepper", "stochastic", "trajectory"},
     {"record"},
     {"run"},
     {"simulate"},

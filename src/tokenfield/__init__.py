@@ -20,12 +20,14 @@ from tokenfield.errors import InputError, RunError  # noqa: E402
 from tokenfield.models import (  # noqa: E402
     HardmaxAttention,
     InteractionFlow,
+    Noise,
     SoftmaxAttention,
     UnnormalisedAttention,
     ZeroTemperature,
 )
 from tokenfield.simulate import log_times, simulate  # noqa: E402
 from tokenfield.solvers import Adaptive, Layers, RungeKutta4  # noqa: E402
+from tokenfield.stochastic import EulerMaruyama, Strang  # noqa: E402
 from tokenfield.tokens import Tokens  # noqa: E402
 from tokenfield.trajectory import Trajectory, load  # noqa: E402
 from tokenfield.weights import AttentionWeights  # noqa: E402
@@ -35,8 +37,10 @@ __all__ = [
     "Tokens", "AttentionWeights", "initial", "weights", "sphere",
     # models
     "SoftmaxAttention", "UnnormalisedAttention", "InteractionFlow", "HardmaxAttention", "ZeroTemperature",
+    "Noise",
     # runs
-    "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
+    "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "EulerMaruyama", "Strang",
+    "Trajectory", "load",
     # the mean field as a density
     "density",
     # measurements, predictions, pictures

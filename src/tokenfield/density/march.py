@@ -77,15 +77,19 @@ def march(
 
 
 def adaptive(
-    field: Callable[[Array], Array], tolerance: float, decay: Float[Array, "..."] | None = None
+    field: Callable[[Array], Array],
+    tolerance: float,
+    decay: Float[Array, "..."] | None = None,
+    norm: Callable[[Array], Array] | None = None,
 ) -> Advance:
     """Adaptive steps of y' = field(y) − decay·y; `field` an eqx.Module, so that equal ones share a program.
 
-    `decay`: like y, the eigenvalues of the diffusion; without it the steps are explicit.
+    `decay`: like y, the eigenvalues of the diffusion; without it the steps are explicit. `norm`: of the
+    error of a step, if not the root of the sum of squares.
     """
 
     def advance(y: Array, t0: Array, t1: Array, dt: Array) -> Advanced:
-        return _advance(field, decay, jnp.asarray(tolerance), y, t0, t1, dt)
+        return _advance(field, decay, norm or _norm, jnp.asarray(tolerance), y, t0, t1, dt)
 
     return advance
 
@@ -94,6 +98,7 @@ def adaptive(
 def _advance(
     field: Callable[[Array], Array],
     decay: Array | None,
+    norm: Callable[[Array], Array],
     tolerance: Array,
     y: Array,
     t0: Array,
@@ -111,7 +116,7 @@ def _advance(
     first = jnp.where(dt > 0, dt, 1e-3 * (t1 - t0))
     found = diffrax.diffeqsolve(
         terms, scheme, t0, t1, jnp.minimum(first, t1 - t0), y,
-        stepsize_controller=diffrax.PIDController(rtol=0.0, atol=tolerance, norm=_norm),
+        stepsize_controller=diffrax.PIDController(rtol=0.0, atol=tolerance, norm=norm),
         saveat=diffrax.SaveAt(t1=True, controller_state=False), max_steps=MOST_STEPS, throw=False,
         adjoint=diffrax.ForwardMode(),
     )  # fmt: skip
