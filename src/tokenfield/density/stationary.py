@@ -259,10 +259,9 @@ def _follow(
     """Pseudo-arclength in (c, κ) or (c, β): Newton on the plane across the tangent."""
     z = np.append(begin.coefficients, begin.kappa if along == "kappa" else begin.beta)
     other = begin.beta if along == "kappa" else begin.kappa
-    tangent = _tangent(interaction, z, along, other)
     # outwards from the uniform law, or towards the β asked for
-    outward = tangent[:-1] @ z[:-1] if sign is None else tangent[-1] * sign
-    tangent = tangent if outward >= 0 else -tangent
+    guess = np.append(z[:-1], 0.0) if sign is None else np.append(np.zeros(len(z) - 1), sign)
+    tangent = _tangent(interaction, z, along, other, guess)
     states = [begin]
     length = step
     while len(states) < most:
@@ -273,8 +272,7 @@ def _follow(
                 return tuple(states), "Newton's method no longer finds the branch"
             continue
         z = moved
-        new = _tangent(interaction, z, along, other)
-        tangent = new if new @ tangent >= 0 else -new
+        tangent = _tangent(interaction, z, along, other, tangent)
         length = min(1.3 * length, step)
         pair = (z[-1], other) if along == "kappa" else (other, z[-1])
         states.append(_state(interaction, *pair, z[:-1]))
@@ -299,8 +297,13 @@ def _residual(
     return c - law.coefficients, np.column_stack([by_c, -law.covariance @ change])
 
 
-def _tangent(interaction: Interaction, z: np.ndarray, along: str, other: float) -> np.ndarray:
-    return np.linalg.svd(_residual(interaction, z, along, other)[1])[2][-1]
+def _tangent(
+    interaction: Interaction, z: np.ndarray, along: str, other: float, before: np.ndarray
+) -> np.ndarray:
+    """Direction of the branch at z, on the side of `before`."""
+    slope = _residual(interaction, z, along, other)[1]
+    found = np.linalg.solve(np.vstack([slope, before]), np.append(np.zeros(len(z) - 1), 1.0))
+    return found / np.linalg.norm(found)
 
 
 def _corrected(
