@@ -36,7 +36,7 @@ from tokenfield.tokens import Moments, Tokens, as_real
 #: density, from which a spectral run counts as under-resolved.
 SPECTRAL_TAIL = 1e-6
 #: Where nearly all is in the top third, steps in time would not help.
-HOPELESS = 0.9
+HOPELESS = 0.5
 #: Numbers that `tokens` makes at most; more are refused.
 MOST_NUMBERS = 50_000_000
 #: Marginal densities below this times the greatest are left out of the interval of the nodes.
