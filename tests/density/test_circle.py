@@ -207,6 +207,7 @@ def test_the_result_is_read_like_a_trajectory():
     assert found.complete
 
 
+@pytest.mark.slow
 def test_phases_take_a_density():
     """The worked low-temperature case at β = 10 (theory §2.6): concentration at .25 and a minimum near 7."""
     weights = tkf.AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))

@@ -40,9 +40,9 @@ class Diagram(NamedTuple):
 
 def diagram(d: int, quick: bool) -> Diagram:
     """Branches at a few β, and the fold over a grid of β > β_*."""
-    interaction = Interaction(d, 80)
+    interaction = Interaction(d, 48 if quick else 80)
     found = stationary.transition_beta(interaction)
-    step = 0.1 if quick else 0.03
+    step = 0.15 if quick else 0.03
     branches = {}
     for share in SHARES:
         beta = share * found
@@ -118,7 +118,7 @@ def _bistability(d: int, found: Diagram) -> list[Check]:
     kappa = (branch.folds[0][0] + branch.kappa[0]) / 2
     model = UnnormalisedAttention(AttentionWeights.identity(d), beta) + Noise(kappa)
     upper = min((s for s in branch.states[1:] if s.unstable == 0), key=lambda s: abs(s.kappa - kappa))
-    ordered = stationary.solve(Interaction(d, 80), kappa, beta, upper.coefficients)
+    ordered = stationary.solve(Interaction(d, len(upper.coefficients)), kappa, beta, upper.coefficients)
     place = Zonal(np.eye(d)[0], 48, "spectral", 1e-8)
     ends = [float(order_parameter(solve(model, rho0, [0.0, 60.0], place)))
             for rho0 in (lambda t: 1 + 0.1 * t, lambda t: np.exp(8 * t))]  # fmt: skip
