@@ -12,6 +12,7 @@ jax.config.update("jax_enable_x64", True)
 from tokenfield import density, figures, initial, sphere, theory, weights  # noqa: E402
 from tokenfield.diagnostics.clusters import clusters  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
+from tokenfield.diagnostics.free_energy import free_energy  # noqa: E402
 from tokenfield.diagnostics.order import order_parameter  # noqa: E402
 from tokenfield.diagnostics.phases import phases  # noqa: E402
 from tokenfield.diagnostics.rates import fit_bound, fit_rate  # noqa: E402
@@ -44,8 +45,8 @@ __all__ = [
     # the mean field as a density
     "density",
     # measurements, predictions, pictures
-    "order_parameter", "energy", "log_energy", "dissipation", "clusters", "wasserstein", "phases", "fit_rate",
-    "fit_bound", "theory", "figures",
+    "order_parameter", "energy", "log_energy", "dissipation", "free_energy", "clusters", "wasserstein",
+    "phases", "fit_rate", "fit_bound", "theory", "figures",
     # trouble
     "InputError", "RunError",
 ]  # fmt: skip

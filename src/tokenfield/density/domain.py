@@ -4,7 +4,7 @@ A domain carries its own resolution, scheme and tolerance. To add one: a subclas
 its own with
 
     name                         the string that stands for it in `solve`, with a line in `solve.DOMAINS`
-    moving                       True if the nodes differ from time to time
+    moving                       True if the nodes differ from time to time (a property or a class variable)
     for_model(model)             the domain with sensible settings, for a user who wrote only the string
     run(problem, watch)          the work: problem → DensityTrajectory (result.py)
     tokens, moments, sample      what the nodes and masses of that result mean on the sphere
@@ -46,7 +46,11 @@ class Domain(eqx.Module):
     """A kind of density: its nodes, its scheme, its meaning as tokens."""
 
     name: ClassVar[str]
-    moving: ClassVar[bool] = False
+
+    @property
+    def moving(self) -> bool:
+        """Whether the nodes differ from time to time, so that the result has a leading time axis there."""
+        return False
 
     @classmethod
     @abstractmethod

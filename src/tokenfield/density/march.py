@@ -45,11 +45,22 @@ class Marched(NamedTuple):
     stats: dict[str, Any]
 
 
-def march(advance: Advance, y0: Float[Array, "..."], ts: np.ndarray, watch: Watch) -> Marched:
-    """The states at the saved times; stops with a sentence where the numbers are no longer finite."""
-    began, steps = time.monotonic(), 0
+def march(
+    advance: Advance,
+    y0: Float[Array, "..."],
+    ts: np.ndarray,
+    watch: Watch,
+    healthy: Callable[[np.ndarray], bool] | None = None,
+) -> Marched:
+    """The states at the saved times; stops with a sentence where the numbers are no longer finite.
+
+    `healthy`: says of a saved state whether it is worth going on.
+    """
+    began, steps, wanted = time.monotonic(), 0, len(ts)
     rows, dt = [np.asarray(y0)], jnp.zeros(())
     y, status = jnp.asarray(y0), "reached the last time"
+    if healthy is not None and not healthy(rows[0]):
+        status, ts = f"not run from t = {ts[0]:.6g}", ts[:1]
     for t0, t1 in itertools.pairwise(ts):
         y, dt, taken, fine = advance(y, jnp.asarray(t0), jnp.asarray(t1), dt)
         steps += int(taken)
@@ -58,8 +69,11 @@ def march(advance: Advance, y0: Float[Array, "..."], ts: np.ndarray, watch: Watc
             break
         rows.append(np.asarray(y))
         watch(float(t1), steps)
+        if healthy is not None and not healthy(rows[-1]):
+            status = f"stopped at t = {t1:.6g}"
+            break
     stats = {"steps": steps, "seconds": time.monotonic() - began}
-    return Marched(np.stack(rows), status, len(rows) == len(ts), stats)
+    return Marched(np.stack(rows), status, len(rows) == wanted, stats)
 
 
 def adaptive(

@@ -13,15 +13,17 @@ from numpy.typing import ArrayLike
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenfield.density.characteristics import Characteristics
+from tokenfield.density.circle import Circle
 from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.density.sphere import Sphere
+from tokenfield.density.zonal import Zonal
 from tokenfield.errors import InputError, RunError, require, require_kind
 from tokenfield.models import Model
 from tokenfield.tokens import as_real
 
 #: Domains by name; a new one has a line here.
-DOMAINS: dict[str, type[Domain]] = {"characteristics": Characteristics, "sphere": Sphere}
+DOMAINS: dict[str, type[Domain]] = {kind.name: kind for kind in (Circle, Sphere, Zonal, Characteristics)}
 
 
 def solve(

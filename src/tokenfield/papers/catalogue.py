@@ -3,4 +3,4 @@
 from tokenfield.papers import low_temperature, mean_field
 from tokenfield.papers.recipe import Recipe
 
-RECIPES: tuple[Recipe, ...] = low_temperature.RECIPES + mean_field.RECIPES
+RECIPES: tuple[Recipe, ...] = (*low_temperature.RECIPES, *mean_field.RECIPES)

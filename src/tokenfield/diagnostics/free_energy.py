@@ -1,0 +1,49 @@
+"""The free energy of a noisy law: what diffusion and attention descend together.
+
+    F[μ] = κ^{−1}∫ρ log ρ dσ − E[μ],    dF/dt = −∫|κ^{−1}∇log ρ − X|² dμ ≤ 0,
+
+E the energy that the model climbs: E_β for unnormalised attention with B = V = I, E_φ for an interaction.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from tokenfield.density.result import DensityTrajectory
+from tokenfield.diagnostics.energy import energy, interaction_energy
+from tokenfield.errors import require, require_kind
+from tokenfield.models import InteractionFlow, Model, UnnormalisedAttention
+from tokenfield.tokens import Tokens
+
+
+def free_energy(trajectory: DensityTrajectory, model: Model) -> Float[np.ndarray, "times"]:
+    """F at every time of the run, in the time unit of the model; without noise it is −E.
+
+    The model is the one of the run, with its noise. Models that climb no energy are refused.
+    """
+    require_kind(trajectory, DensityTrajectory, "trajectory")
+    require_kind(model, Model, "model")
+    drift = model.drift
+    _check(drift)
+    log_density = np.log(np.maximum(trajectory.density, 1e-300))
+    entropy = np.sum(trajectory.masses * log_density, axis=1)
+    climbed = np.array([_energy(drift, trajectory.tokens(k)) for k in range(len(trajectory.ts))])
+    return float(model.diffusion) * entropy - climbed
+
+
+def _check(drift: Model) -> None:
+    known = isinstance(drift, InteractionFlow)
+    if isinstance(drift, UnnormalisedAttention) and not drift.infinite:
+        B, V = drift.weights.stacked()
+        same = bool(jnp.all(jnp.stack([B, V]) == jnp.eye(drift.d)))
+        known = len(B) == 1 and same and float(drift.log_time_unit) == 0
+    require(known, "model", "be unnormalised attention with B = V = I or an interaction flow: they climb an"
+            " energy", type(drift).__name__)  # fmt: skip
+
+
+def _energy(drift: Model, tokens: Tokens) -> float:
+    if isinstance(drift, InteractionFlow):
+        heads = drift.A.reshape(-1, drift.d, drift.d)
+        return float(sum(interaction_energy(tokens, drift.phi, A) for A in heads))
+    assert isinstance(drift, UnnormalisedAttention)
+    return float(energy(tokens, drift.beta))
