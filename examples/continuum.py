@@ -41,7 +41,7 @@ def cell(run: tkf.Trajectory) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="the closest approach to the limit law against β and n")
     parser.add_argument("--largest", type=int, default=100_000, help="greatest number of tokens")
     parser.add_argument("--circle", action="store_true", help="only the table of the circle")
     arguments = parser.parse_args()
