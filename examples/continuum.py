@@ -6,7 +6,7 @@ At low temperature n tokens follow the mean field only while many of them lie in
 n ≫ β^((d−1)/2) (theory of arXiv 2605.10931 and its finite-token question). Both tables show the minimum over
 time of W2(μ_t, Π♯ρ0): on the circle with quadrature tokens it converges quickly in n; on the sphere with
 independent tokens it gets worse with β until n is large enough. The default is n up to 10^5; a million tokens
-take minutes on the circle and, at β = 1000, half an hour on the sphere (two cores). Found values: docs/sums.md.
+take minutes on the circle and, at β = 1000, half an hour on the sphere (two cores). Results: docs/sums.md.
 """
 
 import argparse
