@@ -175,8 +175,8 @@ def test_all_growth_rates(flow, degree):
             "`model` must have the dimension 3 of the domain, but was 2",
         ),
         (
-            lambda: density.solve(identity(1.0), 3.0, [0, 1.0], "sphere"),
-            "`rho0` must be a function of points",
+            lambda: density.solve(identity(1.0), "flat", [0, 1.0], "sphere"),
+            "`rho0` must be an array of real numbers",
         ),
         (
             lambda: density.solve(identity(1.0), lambda x: x[:, 0], [0, 1.0], "sphere"),

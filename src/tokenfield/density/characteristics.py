@@ -27,10 +27,11 @@ from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.march import Marched, adaptive, march
 from tokenfield.density.panels import Panels, even_panels, to_divide
 from tokenfield.density.result import DensityTrajectory
+from tokenfield.density.start import start
 from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.models import HardmaxAttention, Model
 from tokenfield.record import describe
-from tokenfield.tokens import Tokens, as_real
+from tokenfield.tokens import Tokens
 
 #: Gauss nodes of a panel in each direction; two fewer in the first round.
 ORDER = 8
@@ -220,12 +221,8 @@ def _refuse(problem: Problem) -> None:
 def _law(problem: Problem, x: Any, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes, the normalised ρ0 there, and the masses, for a rule of the uniform law."""
     x, weights = np.asarray(x), np.asarray(weights)
-    density = np.broadcast_to(np.asarray(as_real(problem.rho0(x), "rho0(...)")), (len(x),))
-    fine = bool(np.all(np.isfinite(density)) and density.min() >= 0 and density.max() > 0)
-    require(fine, "rho0", "be finite, at least 0 and not 0 everywhere",
-            f"from {density.min():g} to {density.max():g}")  # fmt: skip
-    total = np.sum(weights * density)
-    return x, density / total, weights * density / total
+    density = start(problem.rho0, x, weights)
+    return x, density, weights * density
 
 
 def _parts(panels: Panels, flowed: _Flowed, allowed: float) -> np.ndarray:

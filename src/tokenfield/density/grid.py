@@ -31,8 +31,8 @@ class HarmonicGrid(eqx.Module):
         heights, weights = np.polynomial.legendre.leggauss((3 * degree) // 2 + 1)
         around = fast_size(3 * degree + 1)
         table = legendre_values(degree, np.arccos(heights))
-        numbers = (jnp.asarray(a) for a in (table, weights / (2 * around), heights))
-        return cls(*numbers, around)
+        table, weights, heights = (jnp.asarray(a) for a in (table, weights / (2 * around), heights))
+        return cls(table, weights, heights, around)
 
     @property
     def degree(self) -> int:
@@ -70,7 +70,7 @@ class HarmonicGrid(eqx.Module):
         """
         l = jnp.arange(self.degree + 1)  # noqa: E741
         waves = l * (l + 1) / 2 * self.moments(fields)
-        return sum(times_coordinates(waves[k])[k] for k in range(3))
+        return jnp.sum(jnp.stack([times_coordinates(waves[k])[k] for k in range(3)]), axis=0)
 
 
 def times_coordinates(moments: Complex[Array, "m l"]) -> Complex[Array, "3 m l"]:

@@ -26,6 +26,7 @@ from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.grid import HarmonicGrid, times_coordinates
 from tokenfield.density.march import adaptive, march
 from tokenfield.density.result import DensityTrajectory
+from tokenfield.density.start import start
 from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.models import (
     InteractionFlow,
@@ -35,7 +36,7 @@ from tokenfield.models import (
     ZeroTemperature,
 )
 from tokenfield.record import describe
-from tokenfield.tokens import Tokens, as_real
+from tokenfield.tokens import Tokens
 
 #: Order of the filter; its rate at the greatest degree is that degree: a wave passes a cell in 1/L.
 FILTER_ORDER = 16
@@ -99,12 +100,8 @@ class Sphere(Domain):
 
     def _start(self, grid: HarmonicGrid, rho0: Any) -> Complex[Array, "m l"]:
         """Moments of the normalised initial density."""
-        require(callable(rho0), "rho0", "be a function of points (m, 3)", repr(rho0))
         x = np.asarray(grid.points).reshape(3, -1).T
-        values = np.broadcast_to(np.asarray(as_real(rho0(x), "rho0(...)")), (len(x),))
-        fine = bool(np.all(np.isfinite(values)) and values.min() >= 0 and values.max() > 0)
-        require(fine, "rho0", "be finite, at least 0 and not 0 everywhere",
-                f"from {values.min():g} to {values.max():g}")  # fmt: skip
+        values = start(rho0, x, np.repeat(np.asarray(grid.weights), grid.around))
         moments = grid.moments(jnp.asarray(values.reshape(1, *grid.shape)))[0]
         return moments / (moments[0, 0].real * np.sqrt(4 * np.pi))
 
