@@ -153,7 +153,10 @@ def test_a_hopeless_resolution_is_a_sentence():
     model = tkf.UnnormalisedAttention(ONE, 4.0)
     with pytest.raises(tkf.RunError, match="under-resolved") as caught:
         density.solve(
-            model, lambda t: np.exp(2000 * (np.cos(t - np.pi / 16) - 1)), [0.0, 1.0], density.Circle(16, "spectral")
+            model,
+            lambda t: np.exp(2000 * (np.cos(t - np.pi / 16) - 1)),
+            [0.0, 1.0],
+            density.Circle(16, "spectral"),
         )
     assert len(caught.value.trajectory.ts) == 1
 

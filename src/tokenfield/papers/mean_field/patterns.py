@@ -169,10 +169,9 @@ def _last(ax: Axes, one: Pattern) -> None:
     counts, _ = np.histogram(one.tokens, edges, weights=one.weights)
     ax.stairs(counts * 100, edges, color=figures.PALETTE[1], label="tokens", linewidth=1.0)
     ax.plot(one.predicted, np.full(one.degree, -0.25), "k^", markersize=5, label="predicted")
-    ax.set(
-        title=f"t = {one.law.ts[-1]:.4g}: {one.degree} clusters", xlabel="θ", ylabel="ρ", ylim=(-0.6, None)
-    )
-    ax.legend(fontsize=8, loc="upper right")
+    ax.set(title=f"t = {one.law.ts[-1]:.4g}: {one.degree} clusters", xlabel="θ", ylabel="ρ")
+    ax.set_ylim(-0.6, 1.3 * one.law.density[-1].max())
+    ax.legend(fontsize=8, loc="upper center", ncol=3)
 
 
 def _harmonics(ax: Axes, one: Pattern) -> None:
@@ -183,7 +182,7 @@ def _harmonics(ax: Axes, one: Pattern) -> None:
     rate = float(growth_rate(2, one.beta, one.degree))
     ax.semilogy(one.law.ts, SIZE * np.exp(rate * one.law.ts), "k--", linewidth=1)
     ax.set(
-        title=f"harmonics, l = {one.degree} thick; dashed: its rate",
+        title=f"l = {one.degree} thick, its rate dashed",
         xlabel="t",
         ylabel="|c_l|",
         ylim=(1e-9, 2),
