@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+import density
 import density_sphere
 import direct_sums
 import fast_sums
@@ -17,7 +18,7 @@ import scaling
 import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, density_sphere)
+TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, density, density_sphere)
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -104,6 +104,10 @@ class Continuum(eqx.Module):
     def moments(self, k: int = -1) -> Moments:
         """∫x dμ and ∫xxᵀ dμ at the k-th of its times, by default at the last."""
 
+    @abstractmethod
+    def pairs(self, f: Callable[[np.ndarray], np.ndarray], k: int = -1) -> float:
+        """∬f(⟨x,y⟩)dμdμ at the k-th of its times, by default at the last."""
+
 
 def as_tokens(law: Tokens | Continuum, name: str) -> Tokens:
     """The law as tokens, a density at its last time; anything else is refused by name."""

@@ -40,7 +40,7 @@ from tokenfield.tokens import Tokens
 #: density, from which a spectral run counts as under-resolved.
 SPECTRAL_TAIL = 1e-6
 #: Where nearly all is in the top third, steps in time would not help.
-HOPELESS = 0.9
+HOPELESS = 0.5
 #: Share of the mass in structures of the width of a cell from which a run of cells counts as under-resolved.
 VOLUME_TAIL = 0.1
 #: Part of the greatest step that keeps positivity: a stage may be faster than the one the step was made for.

@@ -26,6 +26,9 @@ from tokenfield.tokens import Moments, Tokens
 if TYPE_CHECKING:
     from tokenfield.density.result import DensityTrajectory
 
+#: Rows of pairs that are held at once.
+ROWS = 256
+
 #: Told how far a run is: the time reached and the steps so far.
 Watch = Callable[[float, int], None]
 
@@ -70,6 +73,12 @@ class Domain(eqx.Module):
         x = np.asarray(self.tokens(nodes, np.full(len(masses), 1 / len(masses))).x)
         weighted = masses[:, None] * x
         return Moments(weighted.sum(axis=0), weighted.T @ x)  # pyright: ignore[reportArgumentType]
+
+    def pairs(self, nodes: np.ndarray, masses: np.ndarray, f: Callable[[np.ndarray], np.ndarray]) -> float:
+        """∬f(⟨x,y⟩)dμdμ, some rows at a time."""
+        x = np.asarray(self.tokens(nodes, np.full(len(masses), 1 / len(masses))).x)
+        rows = (slice(i, i + ROWS) for i in range(0, len(x), ROWS))
+        return float(sum(masses[part] @ (f(x[part] @ x.T) @ masses) for part in rows))
 
     @abstractmethod
     def sample(self, nodes: np.ndarray, masses: np.ndarray, n: int, rng: np.random.Generator) -> Tokens:

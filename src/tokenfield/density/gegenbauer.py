@@ -6,7 +6,7 @@ and t p_l = a_{l+1}p_{l+1} + a_l p_{l−1}, a_l² = l(l+d−3)/((2l+d−2)(2l+d�
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import eigh_tridiagonal
+from scipy.linalg import eigvalsh_tridiagonal
 
 
 def gauss(d: int, count: int) -> tuple[Float[np.ndarray, "count"], Float[np.ndarray, "count"]]:
@@ -16,11 +16,11 @@ def gauss(d: int, count: int) -> tuple[Float[np.ndarray, "count"], Float[np.ndar
     """
     if d == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
-    off = _recurrence(d, count - 1)
-    nodes, vectors = eigh_tridiagonal(np.zeros(count), off) if count > 1 else (np.zeros(1), np.ones((1, 1)))
-    weights = vectors[0] ** 2
-    # symmetric to the last digit
-    return (nodes - nodes[::-1]) / 2, (weights + weights[::-1]) / (2 * weights.sum())
+    nodes = eigvalsh_tridiagonal(np.zeros(count), _recurrence(d, count - 1)) if count > 1 else np.zeros(1)
+    nodes = (nodes - nodes[::-1]) / 2  # symmetric to the last digit
+    # from the polynomials rather than from eigenvectors, which lose the tiny weights of high dimensions
+    weights = 1 / np.sum(harmonics(d, count - 1, nodes)[0] ** 2, axis=1)
+    return nodes, weights / weights.sum()
 
 
 def harmonics(

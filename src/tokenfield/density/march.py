@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from tokenfield.density.domain import Watch
 
 #: Attempted steps between two saved times after which a run gives up.
-MOST_STEPS = 10**6
+MOST_STEPS = 200_000
 
 
 class Advanced(NamedTuple):

@@ -70,6 +70,11 @@ class DensityTrajectory(Continuum):
         k = self._index(k)
         return self.domain.moments(self._nodes(k), self.masses[k])
 
+    def pairs(self, f: Callable[[np.ndarray], np.ndarray], k: int = -1) -> float:
+        """∬f(⟨x,y⟩)dμdμ at the k-th time, of the density as it is; f takes arrays."""
+        k = self._index(k)
+        return self.domain.pairs(self._nodes(k), self.masses[k], f)
+
     def sample(self, n: int, key: int, k: int = -1) -> Tokens:
         """n independent tokens of equal weight with the law at the k-th time."""
         k, n = self._index(k), as_whole(n, "n", 1)

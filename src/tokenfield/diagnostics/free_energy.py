@@ -5,15 +5,15 @@
 E the energy that the model climbs: E_β for unnormalised attention with B = V = I, E_φ for an interaction.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from tokenfield.density.result import DensityTrajectory
-from tokenfield.diagnostics.energy import energy, interaction_energy
+from tokenfield.diagnostics.energy import interaction_energy
 from tokenfield.errors import require, require_kind
 from tokenfield.models import InteractionFlow, Model, UnnormalisedAttention
-from tokenfield.tokens import Tokens
 
 
 def free_energy(trajectory: DensityTrajectory, model: Model) -> Float[np.ndarray, "times"]:
@@ -27,23 +27,33 @@ def free_energy(trajectory: DensityTrajectory, model: Model) -> Float[np.ndarray
     _check(drift)
     log_density = np.log(np.maximum(trajectory.density, 1e-300))
     entropy = np.sum(trajectory.masses * log_density, axis=1)
-    climbed = np.array([_energy(drift, trajectory.tokens(k)) for k in range(len(trajectory.ts))])
+    climbed = np.array([_energy(drift, trajectory, k) for k in range(len(trajectory.ts))])
     return float(model.diffusion) * entropy - climbed
 
 
 def _check(drift: Model) -> None:
     known = isinstance(drift, InteractionFlow)
     if isinstance(drift, UnnormalisedAttention) and not drift.infinite:
-        B, V = drift.weights.stacked()
-        same = bool(jnp.all(jnp.stack([B, V]) == jnp.eye(drift.d)))
-        known = len(B) == 1 and same and float(drift.log_time_unit) == 0
+        known = _is_one(drift.weights.B) and _is_one(drift.weights.V) and float(drift.log_time_unit) == 0
     require(known, "model", "be unnormalised attention with B = V = I or an interaction flow: they climb an"
             " energy", type(drift).__name__)  # fmt: skip
 
 
-def _energy(drift: Model, tokens: Tokens) -> float:
-    if isinstance(drift, InteractionFlow):
-        heads = drift.A.reshape(-1, drift.d, drift.d)
-        return float(sum(interaction_energy(tokens, drift.phi, A) for A in heads))
-    assert isinstance(drift, UnnormalisedAttention)
-    return float(energy(tokens, drift.beta))
+def _is_one(matrix: Array) -> bool:
+    return matrix.ndim == 2 and bool(jnp.all(matrix == jnp.eye(len(matrix))))
+
+
+def _energy(drift: Model, law: DensityTrajectory, k: int) -> float:
+    if isinstance(drift, UnnormalisedAttention):
+        beta = float(drift.beta)
+        if beta == 0:
+            return float(jnp.sum(law.moments(k).mean ** 2)) / 2
+        return law.pairs(lambda g: np.exp(beta * g), k) / (2 * beta)
+    assert isinstance(drift, InteractionFlow)
+    if _is_one(drift.A):
+        value = jax.vmap(lambda s: jnp.asarray(drift.phi(s), float))
+        return law.pairs(lambda g: np.asarray(value(jnp.asarray(g.ravel()))).reshape(g.shape), k) / 2
+    require(law.domain.name != "zonal", "trajectory", "not be zonal where A is not I: take another domain",
+            "zonal")  # fmt: skip
+    heads = drift.A.reshape(-1, drift.d, drift.d)
+    return float(sum(interaction_energy(law.tokens(k), drift.phi, A) for A in heads))

@@ -40,9 +40,9 @@ class Diagram(NamedTuple):
 
 def diagram(d: int, quick: bool) -> Diagram:
     """Branches at a few β, and the fold over a grid of β > β_*."""
-    interaction = Interaction(d, 48)
+    interaction = Interaction(d, 48 if quick else 80)
     found = stationary.transition_beta(interaction)
-    step = 0.2 if quick else 0.05
+    step = 0.15 if quick else 0.03
     branches = {}
     for share in SHARES:
         beta = share * found
@@ -117,8 +117,8 @@ def _bistability(d: int, found: Diagram) -> list[Check]:
     branch = found.branches[beta]
     kappa = (branch.folds[0][0] + branch.kappa[0]) / 2
     model = UnnormalisedAttention(AttentionWeights.identity(d), beta) + Noise(kappa)
-    upper = max((s for s in branch.states if s.unstable == 0), key=lambda s: -abs(s.kappa - kappa))
-    ordered = stationary.solve(Interaction(d, 48), kappa, beta, upper.coefficients[:48])
+    upper = min((s for s in branch.states[1:] if s.unstable == 0), key=lambda s: abs(s.kappa - kappa))
+    ordered = stationary.solve(Interaction(d, len(upper.coefficients)), kappa, beta, upper.coefficients)
     place = Zonal(np.eye(d)[0], 48, "spectral", 1e-8)
     ends = [float(order_parameter(solve(model, rho0, [0.0, 60.0], place)))
             for rho0 in (lambda t: 1 + 0.1 * t, lambda t: np.exp(8 * t))]  # fmt: skip
@@ -141,7 +141,7 @@ def figure(found: dict[int, Diagram]) -> Figure:
         _plane(axes[1, column], d, one)
     axes[0, 0].set_ylabel("order parameter R")
     axes[1, 0].set_ylabel("κ")
-    axes[0, 0].legend(loc="upper left", fontsize=8, title="— stable, ··· unstable", title_fontsize=8)
+    axes[0, 0].legend(loc="lower right", fontsize=8, title="— stable, ··· unstable", title_fontsize=8)
     axes[1, 0].legend(loc="upper right", fontsize=8)
     return drawing
 
@@ -149,7 +149,9 @@ def figure(found: dict[int, Diagram]) -> Figure:
 def _branches(ax: Axes, d: int, one: Diagram) -> None:
     for branch, share, colour in zip(one.branches.values(), SHARES, figures.PALETTE, strict=False):
         x = branch.kappa / branch.kappa[0]
-        for kept, dash, label in ((branch.stable, "-", f"β = {share:g} β*"), (~branch.stable, ":", None)):
+        loose = ~branch.stable
+        joined = loose | np.roll(loose, 1)  # up to the first stable state, so that no gap is left
+        for kept, dash, label in ((branch.stable, "-", f"β = {share:g} β*"), (joined, ":", None)):
             ax.plot(np.where(kept, x, np.nan), np.where(kept, branch.order, np.nan), linestyle=dash,
                     color=colour, label=label)  # fmt: skip
         for turn, order in branch.folds:
@@ -165,6 +167,6 @@ def _plane(ax: Axes, d: int, one: Diagram) -> None:
         ax.plot(grid, [float(critical_kappa(d, b, degree)) for b in grid], color=colour, label=f"κ_{degree}")
     ax.plot(one.betas, one.folds, "o:", color="black", markersize=4, label="fold")
     ax.axvline(one.beta, color="#777777", linestyle="--", linewidth=0.8)
-    top = float(critical_kappa(d, 0.0)) * 4
+    top = 1.5 * float(critical_kappa(d, one.beta, 3))
     ax.annotate("β*", (one.beta, top), xytext=(3, -12), textcoords="offset points", fontsize=9)
-    ax.set(xlabel="β", yscale="log", ylim=(0.15 * d, top))
+    ax.set(xlabel="β", yscale="log", ylim=(0.7 * np.nanmin(one.folds), top))
