@@ -61,7 +61,8 @@ def test_divergence_is_its_formula(kind):
     d, beta = 4, 1.5
     weights = tkf.AttentionWeights(tkf.weights.gaussian(d, 1, heads=2), tkf.weights.gaussian(d, 2, heads=2))
     tokens = tkf.Tokens(tkf.initial.uniform(11, d, 0).x, np.random.default_rng(0).dirichlet(np.ones(11)))
-    v, found = velocity_and_divergence(kind(weights, beta), tokens.x, tokens)
+    model = kind(weights, beta)
+    v, found = jax.jit(lambda x: velocity_and_divergence(model, x, tokens))(tokens.x)
     np.testing.assert_allclose(v, kind(weights, beta).velocity(tokens), rtol=1e-13, atol=1e-13)
     y, w = np.asarray(tokens.x), np.asarray(tokens.weights)
     for x, value in zip(y, found, strict=True):
@@ -98,7 +99,10 @@ def poisson_density(x, w):
     return ((1 - w @ w) / np.sum((x - w) ** 2, axis=1)) ** (d - 1)
 
 
-@pytest.mark.parametrize("d", [2, 3, 5])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("d", [2, pytest.param(3, marks=SLOW), pytest.param(5, marks=SLOW)])
 def test_poisson_laws_are_exact_at_every_node(d):
     """β = 0: the law stays in its family, so the density is known wherever a node goes (theory §4)."""
     axis, r0, ts = np.eye(d)[0], 0.2, np.array([0.0, 0.5, 1.0])
@@ -150,6 +154,7 @@ def test_harmonics_grow_at_their_rates(d, kind):
     assert np.log(size[2] / size[1]) / 0.9 == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_order_parameter_of_a_weak_coupling():
     """theory §3.8, f0 ∝ 1 + ½cos θ, β = 0.1, unnormalised."""
     run = density.solve(

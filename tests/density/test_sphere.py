@@ -66,22 +66,28 @@ def test_divergence_of_gradients_and_rotations():
 # -- the field against the sums over tokens
 
 
+HEADS = {
+    "opposed": tkf.SoftmaxAttention(tkf.AttentionWeights(-1.5 * np.eye(3), tkf.weights.gaussian(3, 2)), 2.0),
+    "general": tkf.SoftmaxAttention(
+        tkf.AttentionWeights(tkf.weights.gaussian(3, 1), tkf.weights.gaussian(3, 2)), 2.0
+    ),
+    "unnormalised": tkf.UnnormalisedAttention(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.eye(3)), 1.0),
+    "interaction": tkf.InteractionFlow(lambda s: s**3 + s, -0.7 * np.eye(3)),
+    "interaction-A": tkf.InteractionFlow(lambda s: s**3 + s, np.diag([1.0, 0.5, -0.3])),
+    "zero": tkf.ZeroTemperature(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), tkf.weights.gaussian(3, 2))),
+}
+
+
 @pytest.mark.parametrize(
-    "model",
+    "name",
     [
-        tkf.SoftmaxAttention(tkf.AttentionWeights(-1.5 * np.eye(3), tkf.weights.gaussian(3, 2)), 2.0),
-        tkf.SoftmaxAttention(
-            tkf.AttentionWeights(tkf.weights.gaussian(3, 1), tkf.weights.gaussian(3, 2)), 2.0
-        ),
-        tkf.UnnormalisedAttention(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.eye(3)), 1.0),
-        tkf.InteractionFlow(lambda s: s**3 + s, -0.7 * np.eye(3)),
-        tkf.InteractionFlow(lambda s: s**3 + s, np.diag([1.0, 0.5, -0.3])),
-        tkf.ZeroTemperature(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), tkf.weights.gaussian(3, 2))),
+        name if name in ("opposed", "interaction") else pytest.param(name, marks=pytest.mark.slow)
+        for name in HEADS
     ],
-    ids=["opposed", "general", "unnormalised", "interaction", "interaction-A", "zero"],
 )
-def test_every_head_reads_what_tokens_read(model):
+def test_every_head_reads_what_tokens_read(name):
     """The law as 5,000 quadrature tokens, read at the points of the grid by direct sums."""
+    model = HEADS[name]
     field = _Field.plan(model, DEGREE)
     grid = field.grid
     x = np.asarray(grid.points).reshape(3, -1).T
