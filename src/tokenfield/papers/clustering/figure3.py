@@ -1,4 +1,4 @@
-"""Figure 3: a run in the gnomonic chart of a hemisphere, where attention is a consensus system (theory §3.11).
+"""Figure 3: a run in the gnomonic chart of a hemisphere, where attention is consensus (theory §3.11).
 
 z = x/⟨x,w0⟩ turns great circles into lines, and every token moves towards a weighted mean of the others: the
 convex hull of the z's shrinks. In the end the tokens are one cluster, whose width falls at the rate e^β.
@@ -97,8 +97,8 @@ def checks(ts: np.ndarray, u: np.ndarray, plane: np.ndarray, diameter: np.ndarra
     late = (diameter < 1e-3) & (diameter > 1e-7)
     rate = -np.polyfit(ts[late], np.log(diameter[late]), 1)[0]
     return [
-        near("sphere against the consensus system, greatest gap", np.max(np.abs(plane - u[: len(plane)])), 0.0,
-             CHART, absolute=1e-7),
+        near("sphere against the consensus system, greatest gap",
+             float(np.max(np.abs(plane - u[: len(plane)]))), 0.0, CHART, absolute=1e-7),
         at_most("how far a token leaves the hull of the snapshot before", worst_escape(u), 1e-9,
                 f"{CHART}: not at all, but for rounding"),
         at_most("growth of the diameter between snapshots", float(np.max(np.diff(diameter))), 0.0, CHART),
@@ -124,8 +124,8 @@ def figure(run: Trajectory, u: np.ndarray, diameter: np.ndarray) -> Figure:
         shade = 0.12 + 0.55 * k / len(HULLS)
         middle.plot(*hull.T, color=str(shade), linewidth=1.4, label=f"{t:g}", zorder=4)
     middle.set(aspect="equal", title="in the chart, with hulls", xlabel="u₁", ylabel="u₂")
-    middle.legend(title="hull at t", fontsize=9, title_fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0),
-                  handlelength=1.4)  # fmt: skip
+    middle.legend(title="hull at t", fontsize=9, title_fontsize=9, loc="upper left",
+                  bbox_to_anchor=(1.0, 1.0), handlelength=1.4)  # fmt: skip
     right.semilogy(ts, diameter, color=figures.PALETTE[0], label="diameter of the hull")
     k = int(np.argmin(np.abs(ts - 3.0)))
     later = ts >= 3.0
