@@ -5,6 +5,20 @@ exponentially fast; far from one it may wait exponentially long, or for ever. On
 is the reference. The paper's examples are reconstructions where it does not print them.
 """
 
-from tokenfield.papers.clustering import figure1, figure2, figure3, figure4
+from tokenfield.papers.clustering import (
+    figure1,
+    figure2,
+    figure3,
+    figure4,
+    landscape,
+    lojasiewicz,
+    phase_diagram,
+    pl,
+    staircase,
+    synchronisation,
+    uniform_instability,
+)
 
-RECIPES = (figure1.RECIPE, figure2.RECIPE, figure3.RECIPE, figure4.RECIPE)
+RECIPES = (figure1.RECIPE, figure2.RECIPE, figure3.RECIPE, figure4.RECIPE, lojasiewicz.RECIPE, pl.RECIPE,
+           synchronisation.RECIPE, uniform_instability.RECIPE, landscape.RECIPE, phase_diagram.RECIPE,
+           staircase.RECIPE)  # fmt: skip

@@ -81,13 +81,13 @@ def nudged(xi: float, beta: float, ts: np.ndarray) -> Trajectory:
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
     xis = (0.3, 0.5, 0.7, 0.9) if quick else (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.99)
-    ts = np.linspace(0, 6, 121)
+    ts = np.linspace(0, 6, 61 if quick else 241)
     found = []
     for k, xi in enumerate(xis):
         progress(k / (len(xis) + 1), f"ξ = {xi:g}")
         found.append(follow(xi, BETA, ts))
     progress(len(xis) / (len(xis) + 1), "off the symmetry")
-    away = nudged(SHOWN, BETA, np.linspace(0, 80, 401))
+    away = nudged(SHOWN, BETA, np.linspace(0, 80, 161))
     data = xr.Dataset(
         {"R": (("xi", "time"), np.stack([each.order for each in found])),
          "a": (("xi", "time"), np.stack([each.angle for each in found])),

@@ -81,7 +81,7 @@ def edge_speeds(beta: float, n: int = 64) -> tuple[float, float]:
 
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
-    n, ts = (32 if quick else 128), log_times(1e-3, 60.0, 160)
+    n, ts = (32, log_times(1e-3, 60.0, 90)) if quick else (128, log_times(1e-3, 60.0, 240))
     found = []
     for k, beta in enumerate((*HOLD, *SYNCHRONISE)):
         progress(k / 4, f"β = {beta:g}")

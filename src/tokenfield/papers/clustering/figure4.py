@@ -15,6 +15,7 @@ import xarray as xr
 from jax import lax
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
+from scipy.interpolate import CubicSpline
 
 from tokenfield import figures, initial
 from tokenfield.papers.clustering import shared
@@ -27,7 +28,7 @@ from tokenfield.tokens import Tokens
 MOMENTS = "theory §3.12: the Fourier moments"
 BETA = 0.1
 #: Between two saved times.
-STEP = 0.04
+STEP = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Case:
     last: float
 
 
-CASES = (Case("A", 200, 100, 3.6, 12.0), Case("B", 200, 60, 1.2, 12.0), Case("C", 500, 400, 6.0, 12.0))
+CASES = (Case("A", 200, 100, 3.6, 12.0), Case("B", 400, 60, 1.2, 12.0), Case("C", 400, 400, 6.0, 12.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +93,8 @@ def follow(case: Case, n: int) -> Curve:
 
 
 def turns(ts: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Times at which a slope changes its sign, by linear interpolation."""
-    k = np.flatnonzero(np.sign(slope[1:]) != np.sign(slope[:-1]))
-    return ts[k] + (ts[k + 1] - ts[k]) * slope[k] / (slope[k] - slope[k + 1])
+    """Times at which a slope changes its sign, by a cubic spline."""
+    return np.atleast_1d(CubicSpline(ts, slope).roots(extrapolate=False))
 
 
 def run(quick: bool, progress: Progress) -> Result:
@@ -169,17 +169,16 @@ def figure(found: list[Curve]) -> Figure:
         bottom.plot(each.ts[: each.known], each.predicted, color="0.1", linestyle=(0, (2, 3)), linewidth=1.4,
                     label="moments")  # fmt: skip
         bottom.axhline(0, color="0.6", linewidth=0.8)
-        least = max(1e-6, 0.3 * float(np.abs(each.slope[0])))
-        bottom.set_yscale("symlog", linthresh=least, linscale=0.6)
+        bottom.set_yscale("symlog", linthresh=1e-6, linscale=0.6)
         for t in turns(each.ts, each.slope):
             for ax in (middle, bottom):
                 ax.axvline(t, color="0.75", linewidth=0.9, zorder=0)
             middle.annotate(f"{t:.2f}", (t, 1.0), xycoords=("data", "axes fraction"), fontsize=9, va="top",
                             color="0.35", xytext=(2, 0), textcoords="offset points")  # fmt: skip
         middle.set(xlim=(0, each.ts[-1]), xlabel="t")
-        bottom.set(xlim=(0, each.ts[-1]), xlabel="t")
+        bottom.set(xlim=(0, each.ts[-1]), ylim=(-1e-4, 2 * float(each.slope.max())), xlabel="t")
     grid[0, 0].set_ylabel("density at t = 0")
     grid[1, 0].set_ylabel("R²")
     grid[2, 0].set_ylabel("d/dt R²")
-    grid[2, 0].legend(loc="upper left")
+    grid[2, 0].legend(loc="lower right")
     return drawing
