@@ -12,11 +12,12 @@ import direct_sums
 import fast_sums
 import long_times
 import memory
+import phase_diagram
 import scaling
 import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport)
+TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, phase_diagram)
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -1,13 +1,13 @@
-"""Proposition 2.1: in dimension d ≥ 3 gradient ascent of E_β ends in one cluster, from every start but saddles.
+"""Proposition 2.1: for d ≥ 3 gradient ascent of E_β ends in one cluster, from every start but saddles.
 
-Thousands of random starts at once. For a general matrix A that is not so (theory §3.3): with A = diag(2, 1, ½)
-and φ = e^s, atoms at ±e1 are linearly stable if their masses are not too unequal, and many starts end there.
+Thousands of random starts at once. For a general matrix A that is not so (theory §3.3): with
+A = diag(2, 1, ½) and φ = e^s, atoms at ±e1 are linearly stable if their masses are not too unequal, and many
+starts end there.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -56,14 +56,12 @@ class Ends(NamedTuple):
         return np.maximum(with_first, 1 - with_first)
 
 
-@partial(jax.jit, static_argnames=("velocity", "steps"))
-def ascend(
-    velocity: Callable[[Tokens], Array], x: Float[Array, "starts n d"], step: float, steps: int
-) -> tuple[Array, Array]:
+@eqx.filter_jit
+def ascend(model: Model, x: Float[Array, "starts n d"], step: float, steps: int) -> tuple[Array, Array]:
     """Every start carried on by Runge–Kutta steps, and the greatest speed in the end."""
 
     def slope(points: Array) -> Array:
-        return velocity(Tokens(retract(points)))
+        return model.velocity(Tokens(retract(points)))
 
     def move(points: Array) -> Array:
         k1 = slope(points)
@@ -82,7 +80,7 @@ def ends(name: str, model: Model, starts: int, rate: float, folds: float, key: i
     """Random starts followed for `folds` over the slowest rate of leaving a saddle; `rate`: the fastest."""
     x = np.random.default_rng(key).normal(size=(starts, N, model.d))
     step = 1.0 / rate
-    end, speed = ascend(model.velocity, retract(jnp.asarray(x)), step, int(np.ceil(folds / step)))
+    end, speed = ascend(model, retract(jnp.asarray(x)), step, int(np.ceil(folds / step)))
     return Ends(name, np.asarray(end), np.asarray(speed))
 
 
@@ -113,7 +111,7 @@ RECIPE = Recipe(
 
 
 def checks(found: list[Ends]) -> list[Check]:
-    """One cluster from every start for A = I; two antipodal ones from many, all of them stable, for the other."""
+    """One cluster from every start for A = I; for the other, two stable antipodal ones from many."""
     result = [
         near(f"share of starts that end in one cluster, {each.name}", float(np.mean(each.counts == 1)), 1.0,
              MAXIMA, absolute=1e-12)
@@ -130,13 +128,14 @@ def checks(found: list[Ends]) -> list[Check]:
         *result,
         at_least(f"share of starts that end in two clusters, {other.name}", float(np.mean(two)), 0.01,
                  f"{SECOND}: stable, so that a neighbourhood ends there"),
-        near(f"ends of one or two clusters, share, {other.name}", float(np.mean(other.counts <= 2)), 1.0, SECOND,
-             absolute=1e-12),
+        near(f"ends of one or two clusters, share, {other.name}", float(np.mean(other.counts <= 2)), 1.0,
+             SECOND, absolute=1e-12),
         near("two clusters: greatest inner product + 1", float(np.max(inner[two], initial=-1)) + 1, 0.0,
              f"{SECOND}: antipodal", absolute=1e-6),
         near("all ends: greatest distance from ±e1", float(np.max(off_axis)), 0.0,
              "theory §3.3: A's top eigenvector", absolute=1e-5),
-        near("splittings that ended in two clusters, share of them stable", float(np.mean(stable)), 1.0, SECOND),
+        near("splittings that ended in two clusters, share of them stable", float(np.mean(stable)), 1.0,
+             SECOND),
     ]  # fmt: skip
 
 

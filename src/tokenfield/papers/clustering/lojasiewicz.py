@@ -97,7 +97,7 @@ RECIPE = Recipe(
 
 
 def checks(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndarray) -> list[Check]:
-    """Speed, deficit and distance of Example 2.2; the formula at every angle; how long the light atom waits."""
+    """Speed, deficit and distance of Example 2.2; speed at every angle; how long the light atom waits."""
     result = []
     for eps, (speed, gap) in zip(EPSILONS, seen, strict=True):
         example = near_dirac(eps)
@@ -109,7 +109,8 @@ def checks(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndar
             near(f"deficit at θ = π, ε = {eps:g}", gap[-1], near_dirac_deficit(eps, BETA), EXAMPLE,
                  relative=1e-10),
             near(f"W2 to the Dirac, ε = {eps:g}", far, np.pi * np.sqrt(eps), EXAMPLE, relative=1e-9),
-            near(f"speed at all angles, greatest gap, ε = {eps:g}", float(np.max(np.abs(speed - formula))), 0.0,
+            near(f"speed at all angles, greatest gap, ε = {eps:g}",
+                 float(np.max(np.abs(speed - formula))), 0.0,
                  "two atoms: √(ε(1−ε)) e^(β cosθ) sinθ", absolute=1e-12),
         ]  # fmt: skip
     return result + [
@@ -129,8 +130,8 @@ def figure(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndar
                     label=f"{eps:g}   W2 ≤ {np.pi * np.sqrt(eps):.2g}")  # fmt: skip
         left.plot(1.2e-6, gap[-1], "<", color=colour, markersize=7, clip_on=False)
     reach = np.array([1e-6, 2.0])
-    left.plot(reach, reach**2 / pl_constant(np.pi / 4, BETA), color="0.1", linestyle=(0, (3, 2)), linewidth=1.2,
-              label="‖v‖² = λ1 · deficit,\nholds on caps of angle π/4")  # fmt: skip
+    left.plot(reach, reach**2 / pl_constant(np.pi / 4, BETA), color="0.1", linestyle=(0, (3, 2)),
+              linewidth=1.2, label="‖v‖² = λ1 · deficit,\nholds on caps of angle π/4")  # fmt: skip
     left.set(xlabel="‖v‖", ylabel="E_max − E", xlim=(1e-6, 2), ylim=(1e-9, 3))
     left.set_title("two atoms, θ from 0 to π (triangles: θ = π, ‖v‖ = 0)", loc="left", fontsize=11)
     left.legend(title="ε", loc="lower left", fontsize=9, title_fontsize=10)

@@ -75,7 +75,7 @@ def met(theta: Float[Array, "n systems"]) -> Float[Array, "systems"]:
 
 @partial(jax.jit, static_argnames=("saves", "stride"))
 def advance(theta: Array, beta: Array, step: Array, saves: int, stride: int) -> tuple[Array, Array]:
-    """Carry systems over `saves` times of `stride` Runge–Kutta steps each: where they end, and their shares."""
+    """Carry systems over `saves` times of `stride` steps each: where they end, and their shares."""
 
     def move(_: Array, a: Array) -> Array:
         k1 = velocity(a, beta)
@@ -140,15 +140,13 @@ def _carry(
     return np.asarray(end)[:, :count], np.asarray(seen)[:, :count]
 
 
-def many_dimensional(d: int, betas: np.ndarray, systems: int, saves: int, key: int) -> Diagram:
-    """The same for random tokens in R^d, by their inner products G, which do not ask what d is.
+def any_dimension(x: Float[np.ndarray, "systems n d"], betas: np.ndarray, saves: int) -> Diagram:
+    """The same for tokens in R^d, by their inner products G, which do not ask what d is.
 
     With the softmax weights P of the rows, G' = PG + (PG)ᵀ − (r_i + r_j)G, r_i = Σ_j P_ij G_ij.
     """
-    x = np.random.default_rng(key).normal(size=(systems, N, d))
-    x /= np.linalg.norm(x, axis=2, keepdims=True)
-    G = np.broadcast_to(x @ np.swapaxes(x, 1, 2), (len(betas), systems, N, N))
-    off = ~np.eye(N, dtype=bool)
+    G = np.repeat((x @ np.swapaxes(x, 1, 2))[None], len(betas), axis=0)
+    off = ~np.eye(x.shape[1], dtype=bool)
 
     def slope(G: np.ndarray) -> np.ndarray:
         P = np.exp(betas[:, None, None, None] * (G - 1))
@@ -193,6 +191,12 @@ def start(systems: int, key: int = 0) -> np.ndarray:
     return np.random.default_rng(key).uniform(0, 2 * np.pi, size=(N, systems))
 
 
+def random_tokens(systems: int, d: int, key: int) -> np.ndarray:
+    """Uniform tokens on the sphere of R^d, (systems, n, d)."""
+    x = np.random.default_rng(key).normal(size=(systems, N, d))
+    return x / np.linalg.norm(x, axis=2, keepdims=True)
+
+
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
     betas = np.linspace(0.3, 9, 16) if quick else np.linspace(0.1, 9, 90)
@@ -206,7 +210,7 @@ def run(quick: bool, progress: Progress) -> Result:
     )
     progress(0.8, f"d = {HIGH}")
     cold = np.arange(0.5, 9.1, 0.5 if quick else 0.25)
-    high = many_dimensional(HIGH, cold, 1 if quick else 6, saves, key=1)
+    high = any_dimension(random_tokens(1 if quick else 4, HIGH, key=1), cold, saves)
     progress(0.95, "β = 0 exactly")
     boosted = exact_at_zero(theta0[:, :32])
     data = xr.Dataset(

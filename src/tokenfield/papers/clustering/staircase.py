@@ -106,7 +106,8 @@ def run(quick: bool, progress: Progress) -> Result:
         variables |= {f"time_{k}": (f"time_{k}", each.tree.ts),
                       f"log_share_of_energy_{k}": (f"time_{k}", each.log_share),
                       f"clusters_{k}": (f"time_{k}", each.tree.counts),
-                      f"angles_{k}": ((f"time_{k}", "token"), shared.angles(np.asarray(each.run.x)))}  # fmt: skip
+                      f"angles_{k}": ((f"time_{k}", "token"),
+                                      shared.angles(np.asarray(each.run.x)))}  # fmt: skip
     data = xr.Dataset(variables, attrs={f"beta_{k}": each.beta for k, each in enumerate(found)})
     checked = [check for each in found for check in checks(each)]
     return Result(checked, [row for each in found for row in _rows(each)], data, figure(found))
@@ -122,7 +123,8 @@ def checks(found: Climb) -> list[Check]:
     label, ts = f"β = {found.beta:g}", found.tree.ts
     result = [
         at_least(f"least change of log E between saved times, {label}",
-                 float(np.min(np.diff(found.log_share))), -1e-9, f"{shared.PAPER}: E grows (theory §3.1); rounding and merging allowed"),
+                 float(np.min(np.diff(found.log_share))), -1e-9,
+                 f"{shared.PAPER}: E grows (theory §3.1); rounding and merging allowed"),
         near(f"clusters in the end, {label}", int(found.tree.counts[-1]), 1,
              f"{shared.PAPER}: no other maxima"),
         near(f"log E/E_max in the end, {label}", float(found.log_share[-1]), 0.0, "theory §3.1",

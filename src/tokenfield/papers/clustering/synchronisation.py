@@ -1,7 +1,7 @@
 """Theorem 2.4: at small β a density with R_0 > 0 synchronises; how fast it does, in dimension 2, 3 and 5.
 
-The theorem gives W2 ≤ Ce^{−t/100}. What is seen is e^{−rt} with r = min(e^β, (d−1)e^{−β}/2) (theory §3.8): the
-cluster contracts at e^β, and mass leaves the antipode of the limit at e^{−β} in each of d−1 directions.
+The theorem gives W2 ≤ Ce^{−t/100}. What is seen is e^{−rt} with r = min(e^β, (d−1)e^{−β}/2) (theory §3.8):
+the cluster contracts at e^β, and mass leaves the antipode of the limit at e^{−β} in each of d−1 directions.
 The density is 1 + ½cosθ about an axis; its tokens lie in rings about the axis, crowded at the antipode, whose
 neighbourhood the flow blows up.
 """

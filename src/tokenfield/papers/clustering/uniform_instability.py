@@ -97,13 +97,15 @@ def checks(found: list[Growth]) -> list[Check]:
                            float(gap.max()), 0.0, RATES, absolute=1e-4))  # fmt: skip
         if each.flow == "softmax":
             result.append(near(f"fastest degree, d = {each.d}, β = {each.beta:g}",
-                               int(np.argmax(each.rates)) + 1, fastest_degree(each.d, each.beta), RATES))  # fmt: skip
+                               int(np.argmax(each.rates)) + 1, fastest_degree(each.d, each.beta),
+                               RATES))  # fmt: skip
     return result
 
 
 def _rows(found: list[Growth]) -> list[Row]:
     return [
-        {"d": g.d, "beta": g.beta, "flow": g.flow, "degree": int(degree), "measured": rate, "predicted": expected}
+        {"d": g.d, "beta": g.beta, "flow": g.flow, "degree": int(degree), "measured": rate,
+         "predicted": expected}
         for g in found
         for degree, rate, expected in zip(g.degrees, g.rates, g.predicted, strict=True)
     ]  # fmt: skip
