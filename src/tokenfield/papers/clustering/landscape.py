@@ -177,7 +177,12 @@ def figure(found: list[Ends]) -> Figure:
                    markersize=4 + 14 * np.sqrt(count / max(1, len(other.x))))  # fmt: skip
         right.annotate(f"{count} starts", (q, np.interp(q, p, top)), xytext=(8, -4), fontsize=10,
                        textcoords="offset points", va="top")  # fmt: skip
-    right.set(xlabel="mass of the heavier of two antipodal clusters", ylabel="rate", xlim=(0.48, 1.0))
+    right.set(
+        xlabel="mass of the heavier of two antipodal clusters",
+        ylabel="rate",
+        xlim=(0.48, 1.0),
+        ylim=(-4, 0.6),
+    )
     right.set_title("A = diag(2, 1, ½): negative is stable", loc="left", fontsize=11)
     right.legend(loc="upper left")
     return drawing

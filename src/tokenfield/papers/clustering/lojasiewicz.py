@@ -123,18 +123,19 @@ def checks(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndar
 @matplotlib.rc_context(figures.STYLE)
 def figure(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndarray) -> Figure:
     """Deficit against speed as θ goes from 0 to π, and how long the light atom waits."""
-    drawing = Figure(figsize=(10.4, 4.4), layout="constrained")
+    drawing = Figure(figsize=(10.4, 4.9), layout="constrained")
     left, right = drawing.subplots(1, 2)
     for eps, (speed, gap), colour, dash in zip(EPSILONS, seen, figures.PALETTE, figures.DASHES, strict=False):
         left.loglog(np.maximum(speed, 1e-6), gap, color=colour, linestyle=dash,
-                    label=f"{eps:g}   W2 ≤ {np.pi * np.sqrt(eps):.2g}")  # fmt: skip
+                    label=f"ε = {eps:g}\nW2 ≤ {np.pi * np.sqrt(eps):.2g}")  # fmt: skip
         left.plot(1.2e-6, gap[-1], "<", color=colour, markersize=7, clip_on=False)
     reach = np.array([1e-6, 2.0])
     left.plot(reach, reach**2 / pl_constant(np.pi / 4, BETA), color="0.1", linestyle=(0, (3, 2)),
-              linewidth=1.2, label="‖v‖² = λ1 · deficit,\nholds on caps of angle π/4")  # fmt: skip
+              linewidth=1.2, label="‖v‖² = λ1 · deficit,\non caps of angle π/4")  # fmt: skip
     left.set(xlabel="‖v‖", ylabel="E_max − E", xlim=(1e-6, 2), ylim=(1e-9, 3))
     left.set_title("two atoms, θ from 0 to π (triangles: θ = π, ‖v‖ = 0)", loc="left", fontsize=11)
-    left.legend(title="ε", loc="lower left", fontsize=9, title_fontsize=10)
+    handles, labels = left.get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=9.5, columnspacing=1.4)
     right.semilogx(offs, waits, "o", color=figures.PALETTE[0], markersize=7, label="run")
     fine = np.logspace(np.log10(offs.min()), np.log10(offs.max()), 60)
     right.semilogx(fine, [waiting_time(o) for o in fine], color="0.1", linestyle=(0, (3, 2)), linewidth=1.2,

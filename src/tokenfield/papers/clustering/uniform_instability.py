@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy import special
 
 from tokenfield import figures, initial
@@ -122,9 +123,9 @@ def figure(found: list[Growth]) -> Figure:
             fine = np.arange(1, len(g.rates) + 1)
             ax.plot(fine, g.predicted, color=colour, linestyle=dash, linewidth=1.3)
             ax.plot(g.degrees, g.rates, "o", color=colour, markersize=4.5, label=f"β = {g.beta:g}")
-        ax.set(xlabel="degree", xlim=(0, None), ylim=(0, None))
+        ax.set(xlabel="degree", xlim=(0, None), ylim=(0, 1.05))
         ax.set_title(f"d = {d}, softmax: tokens (dots), theory (lines)", loc="left", fontsize=10.5)
-        ax.legend(loc="upper right")
+        ax.legend(loc="upper center", ncols=3, handlelength=1.0, columnspacing=1.2)
     panels[0].set_ylabel("rate of growth")
     betas = np.logspace(-0.5, 2.3, 300)
     right = panels[2]
@@ -135,6 +136,7 @@ def figure(found: list[Growth]) -> Figure:
         right.plot([g.beta for g in seen], [int(np.argmax(g.rates)) + 1 for g in seen], "o", color=colour,
                    markersize=6)  # fmt: skip
     right.set(xscale="log", xlabel="β", ylim=(0, None))
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title("fastest degree", loc="left", fontsize=10.5)
     right.legend(loc="upper left")
     return drawing
