@@ -140,7 +140,13 @@ def _carry(
     return np.asarray(end)[:, :count], np.asarray(seen)[:, :count]
 
 
-def any_dimension(x: Float[np.ndarray, "systems n d"], betas: np.ndarray, saves: int) -> Diagram:
+def any_dimension(
+    x: Float[np.ndarray, "systems n d"],
+    betas: np.ndarray,
+    saves: int,
+    step: float = STEP,
+    stride: int = STRIDE,
+) -> Diagram:
     """The same for tokens in R^d, by their inner products G, which do not ask what d is.
 
     With the softmax weights P of the rows, G' = PG + (PG)ᵀ − (r_i + r_j)G, r_i = Σ_j P_ij G_ij.
@@ -157,13 +163,13 @@ def any_dimension(x: Float[np.ndarray, "systems n d"], betas: np.ndarray, saves:
 
     share = [np.mean(G[..., off] >= 1 - MET, axis=(1, 2))]
     for _ in range(saves):
-        for _ in range(STRIDE):
+        for _ in range(stride):
             k1 = slope(G)
-            k2 = slope(G + STEP / 2 * k1)
-            k3 = slope(G + STEP / 2 * k2)
-            G = G + STEP / 6 * (k1 + 2 * k2 + 2 * k3 + slope(G + STEP * k3))
+            k2 = slope(G + step / 2 * k1)
+            k3 = slope(G + step / 2 * k2)
+            G = G + step / 6 * (k1 + 2 * k2 + 2 * k3 + slope(G + step * k3))
         share.append(np.mean(G[..., off] >= 1 - MET, axis=(1, 2)))
-    return Diagram(betas, STRIDE * STEP * np.arange(saves + 1), np.stack(share, axis=1))
+    return Diagram(betas, stride * step * np.arange(saves + 1), np.stack(share, axis=1))
 
 
 def equiangular_times(betas: np.ndarray) -> np.ndarray:
