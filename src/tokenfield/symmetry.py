@@ -64,7 +64,7 @@ def symmetries(tokens: Tokens) -> list[Symmetry]:
             continue
         distance, images = KDTree(x).query(x[chosen] @ g.T)
         if np.max(distance) <= SAME:
-            found.append(Symmetry(g, name, chosen, images))
+            found.append(Symmetry(g, name, chosen, np.asarray(images)))
         if len(found) == ENOUGH:
             break
     return found

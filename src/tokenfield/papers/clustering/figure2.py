@@ -6,6 +6,7 @@ invariant and each ends in its own atom, R → p − q. The same density synchro
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import xarray as xr
@@ -74,7 +75,7 @@ def edge_speeds(beta: float, n: int = 64) -> tuple[float, float]:
     """Velocities of the edges w and π + w under the two arcs, as the model reads them."""
     edge = np.array([W, np.pi + W])
     x = np.stack([np.cos(edge), np.sin(edge)], axis=1)
-    read = np.asarray(shared.usa(beta).attention(x, two_arcs(n, P, W)))
+    read = np.asarray(shared.usa(beta).attention(jnp.asarray(x), two_arcs(n, P, W)))
     speeds = np.sum(read * np.stack([-x[:, 1], x[:, 0]], axis=1), axis=1)
     return float(speeds[0]), float(speeds[1])
 

@@ -1,7 +1,7 @@
 """What the recipes of this paper share: the flow with B = V = I, its runs, circles with atoms on them."""
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 
@@ -21,7 +21,7 @@ MIRROR = 1
 LARGEST = 0.45
 
 
-def usa(beta: float, d: int = 2) -> UnnormalisedAttention:
+def usa(beta: float | Array, d: int = 2) -> UnnormalisedAttention:
     """The unnormalised flow, the gradient ascent of E_β."""
     return UnnormalisedAttention(AttentionWeights.identity(d), beta)
 
