@@ -6,7 +6,9 @@ curve is the equiangular system (d ≥ n, ρ_0 = 0): tokens in many dimensions f
 not.
 
 Systems lie along the last axis, so that one compiled loop over the tokens serves 128 of them; they are
-independent and shared among threads, and a system whose tokens have all met is not carried on.
+independent and shared among threads. Tokens that have come within 10⁻⁴ go on as one heavier token (its
+equation is the same up to the square of that), so that late times cost little, and a system whose tokens have
+all met is not carried on.
 """
 
 import os
@@ -36,6 +38,8 @@ N, MET, STEP, STRIDE = 32, 1e-3, 0.1, 2
 LAST = 30.0
 #: Systems that are carried together, and saved times between two looks for finished systems.
 TOGETHER, BLOCK = 128, 10
+#: Tokens closer than this go on as one; numbers of rows that are compiled.
+CLOSE, SIZES = 1e-4, (2, 4, 8, 16, 32)
 #: Dimension of the second panel: pairs of its random tokens are nearly orthogonal.
 HIGH = 1024
 
@@ -48,13 +52,15 @@ class Diagram(NamedTuple):
     share: np.ndarray
 
 
-def velocity(theta: Float[Array, "n systems"], beta: Float[Array, "systems"]) -> Float[Array, "n systems"]:
+def velocity(
+    theta: Float[Array, "n systems"], mass: Float[Array, "n systems"], beta: Float[Array, "systems"]
+) -> Float[Array, "n systems"]:
     """Softmax flow on the circle in angles: Σ_j e^{β cos s}sin s / Σ_j e^{β cos s}, s = θ_j − θ_i."""
     c, s = jnp.cos(theta), jnp.sin(theta)
 
     def add(j: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         # without the barrier the exponential would be computed three times
-        pull = lax.optimization_barrier(jnp.exp(beta * (c * c[j] + s * s[j] - 1)))
+        pull = lax.optimization_barrier(mass[j] * jnp.exp(beta * (c * c[j] + s * s[j] - 1)))
         return sums[0] + pull * c[j], sums[1] + pull * s[j], sums[2] + pull
 
     zero = jnp.zeros_like(theta)
@@ -62,30 +68,32 @@ def velocity(theta: Float[Array, "n systems"], beta: Float[Array, "systems"]) ->
     return (c * across - s * along) / mass
 
 
-def met(theta: Float[Array, "n systems"]) -> Float[Array, "systems"]:
-    """Share of the pairs of every system that have met."""
-    c, s, n = jnp.cos(theta), jnp.sin(theta), len(theta)
+def met(theta: Float[Array, "n systems"], mass: Float[Array, "n systems"]) -> Float[Array, "systems"]:
+    """Share of the pairs of every system that have met; `mass`: how many tokens go together."""
+    c, s, n = jnp.cos(theta), jnp.sin(theta), jnp.sum(mass, axis=0)
 
     def add(j: Array, count: Array) -> Array:
-        return count + jnp.sum(c * c[j] + s * s[j] >= 1 - MET, axis=0)
+        return count + mass[j] * jnp.sum(mass * (c * c[j] + s * s[j] >= 1 - MET), axis=0)
 
-    count = lax.fori_loop(0, n, add, jnp.zeros(theta.shape[1], int))
+    count = lax.fori_loop(0, len(theta), add, jnp.zeros(theta.shape[1]))
     return (count - n) / (n * (n - 1))
 
 
 @partial(jax.jit, static_argnames=("saves", "stride"))
-def advance(theta: Array, beta: Array, step: Array, saves: int, stride: int) -> tuple[Array, Array]:
+def advance(
+    theta: Array, mass: Array, beta: Array, step: Array, saves: int, stride: int
+) -> tuple[Array, Array]:
     """Carry systems over `saves` times of `stride` steps each: where they end, and their shares."""
 
     def move(_: Array, a: Array) -> Array:
-        k1 = velocity(a, beta)
-        k2 = velocity(a + step / 2 * k1, beta)
-        k3 = velocity(a + step / 2 * k2, beta)
-        return a + step / 6 * (k1 + 2 * k2 + 2 * k3 + velocity(a + step * k3, beta))
+        k1 = velocity(a, mass, beta)
+        k2 = velocity(a + step / 2 * k1, mass, beta)
+        k3 = velocity(a + step / 2 * k2, mass, beta)
+        return a + step / 6 * (k1 + 2 * k2 + 2 * k3 + velocity(a + step * k3, mass, beta))
 
     def save(a: Array, _: None) -> tuple[Array, Array]:
         a = lax.fori_loop(0, stride, move, a)
-        return a, met(a)
+        return a, met(a, mass)
 
     return lax.scan(save, theta, None, length=saves)
 
@@ -96,48 +104,92 @@ def shares(
     saves: int,
     step: float = STEP,
     stride: int = STRIDE,
-    drop: bool = True,
+    merge: bool = True,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Diagram:
     """Share of pairs that have met at the times 0, stride·step, …, for every β from the same systems.
 
-    With `drop`, systems whose pairs have all met are left where they are: their share stays 1.
+    With `merge`, tokens that are together go on as one, and systems of one cluster do not go on.
     """
-    total = np.zeros((len(betas), saves + 1))
-    total[:, 0] = np.sum(np.asarray(met(jnp.asarray(theta0))))
-    systems = theta0.shape[1]
+    systems, total = theta0.shape[1], np.zeros((len(betas), saves + 1))
+    total[:, 0] = np.sum(np.asarray(met(jnp.asarray(theta0), jnp.ones(theta0.shape))))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for row, beta in enumerate(betas):
-            theta, done = theta0, 0
+            groups, done = [(theta0, np.ones(theta0.shape))], 0
             for first in range(0, saves, BLOCK):
                 count = min(BLOCK, saves - first)
                 carry = partial(_carry, beta=float(beta), step=step, saves=count, stride=stride)
-                parts = list(pool.map(carry, _chunks(theta)))
-                theta = np.concatenate([part[0] for part in parts], axis=1)
-                seen = np.concatenate([part[1] for part in parts], axis=1)
-                total[row, first + 1 : first + 1 + count] = done + np.sum(seen, axis=1)
-                if drop:
-                    going = seen[-1] < 1
-                    theta, done = theta[:, going], done + int(np.sum(~going))
-                if theta.shape[1] == 0:
-                    total[row, first + 1 + count :] = systems
-                    break
+                parts = list(pool.map(carry, [chunk for group in groups for chunk in _chunks(*group)]))
+                seen = np.sum([np.sum(part[2], axis=1) for part in parts], axis=0) if parts else 0.0
+                total[row, first + 1 : first + 1 + count] = done + seen
+                if merge:
+                    groups = _regroup([part[:2] for part in parts])
+                    done = systems - sum(theta.shape[1] for theta, _ in groups)
+                else:
+                    groups = [(part[0], part[1]) for part in parts]
             progress((row + 1) / len(betas))
     return Diagram(np.asarray(betas), stride * step * np.arange(saves + 1), total / systems)
 
 
-def _chunks(theta: np.ndarray) -> list[np.ndarray]:
-    return [theta[:, k : k + TOGETHER] for k in range(0, theta.shape[1], TOGETHER)]
+#: Angles and masses of systems with the same number of rows, (rows, systems) each.
+Group = tuple[np.ndarray, np.ndarray]
+
+
+def _chunks(theta: np.ndarray, mass: np.ndarray) -> list[Group]:
+    cuts = range(0, theta.shape[1], TOGETHER)
+    return [(theta[:, k : k + TOGETHER], mass[:, k : k + TOGETHER]) for k in cuts]
 
 
 def _carry(
-    theta: np.ndarray, beta: float, step: float, saves: int, stride: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """One chunk, padded to the size that is compiled."""
-    count = theta.shape[1]
-    padded = np.concatenate([theta, np.zeros((len(theta), TOGETHER - count))], axis=1)
-    end, seen = advance(jnp.asarray(padded), jnp.full(TOGETHER, beta), jnp.asarray(step), saves, stride)
-    return np.asarray(end)[:, :count], np.asarray(seen)[:, :count]
+    group: Group, beta: float, step: float, saves: int, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One chunk, padded to the size that is compiled: angles, masses, and shares (saves, systems)."""
+    theta, mass = group
+    room = ((0, 0), (0, TOGETHER - theta.shape[1]))
+    padded = jnp.asarray(np.pad(theta, room)), jnp.asarray(np.pad(mass, room, constant_values=1.0))
+    end, seen = advance(*padded, jnp.full(TOGETHER, beta), jnp.asarray(step), saves, stride)
+    return np.asarray(end)[:, : theta.shape[1]], mass, np.asarray(seen)[:, : theta.shape[1]]
+
+
+def _regroup(parts: list[Group]) -> list[Group]:
+    """Systems with their tokens merged, by the number of rows they need; those of one cluster are done."""
+    sizes: dict[int, list[Group]] = {}
+    for theta, mass in parts:
+        theta, mass, count = merged(theta, mass)
+        for size in SIZES:
+            here = (count > 1) & (count <= size) & (count > size // 2)
+            if np.any(here) and size <= len(theta):
+                sizes.setdefault(size, []).append((theta[:size, here], mass[:size, here]))
+    return [
+        (np.concatenate([t for t, _ in groups], axis=1), np.concatenate([m for _, m in groups], axis=1))
+        for groups in sizes.values()
+    ]
+
+
+def merged(theta: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens closer than `CLOSE` to the next as one at their mean, clusters first; and how many there are.
+
+    Rows beyond a system's clusters have the mass 0.
+    """
+    n, systems = theta.shape
+    theta = np.where(mass > 0, theta % (2 * np.pi), np.inf)
+    order = np.argsort(theta, axis=0)
+    theta, mass = np.take_along_axis(theta, order, 0), np.take_along_axis(mass, order, 0)
+    theta = np.where(mass > 0, theta, theta[0])  # empty rows lie with the first and weigh nothing
+    new = np.diff(theta, axis=0, prepend=-np.inf) > CLOSE
+    new &= mass > 0
+    label = np.cumsum(new, axis=0) - 1
+    label = np.where(mass > 0, label, 0)
+    count = label.max(axis=0) + 1
+    # the last cluster may go on beyond 2π: it is the first one then
+    last = np.max(np.where(mass > 0, theta, -np.inf), axis=0)
+    wraps = (theta[0] + 2 * np.pi - last <= CLOSE) & (count > 1)
+    back = wraps & (label == count - 1)
+    theta, label, count = np.where(back, theta - 2 * np.pi, theta), np.where(back, 0, label), count - wraps
+    place = (label * systems + np.arange(systems)).ravel()
+    total = np.bincount(place, mass.ravel(), n * systems).reshape(n, systems)
+    mean = np.bincount(place, (mass * theta).ravel(), n * systems).reshape(n, systems)
+    return np.divide(mean, total, out=np.zeros_like(mean), where=total > 0), total, count
 
 
 def any_dimension(
