@@ -86,7 +86,7 @@ def ends(name: str, model: Model, starts: int, rate: float, folds: float, key: i
 
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
-    starts = 400 if quick else 4000
+    starts = 400 if quick else 2000
     found = []
     for k, d in enumerate((3, 4, 5)):
         progress(k / 4, f"A = I, d = {d}")

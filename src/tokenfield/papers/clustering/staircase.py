@@ -63,7 +63,10 @@ def climb(beta: float, n: int, key: int = 0) -> Climb:
 
 
 def plateaus(found: Climb) -> list[Plateau]:
-    """The long stays between two mergers; the last cluster is none."""
+    """The long stays between two mergers of clusters further apart than the bandwidth β^{−1/2}.
+
+    Closer ones have not formed yet; and the last cluster is no stay.
+    """
     ts, counts = found.tree.ts, found.tree.counts
     cuts = np.flatnonzero(np.any(found.tree.nodes[1:] != found.tree.nodes[:-1], axis=1)) + 1
     result = []
@@ -72,8 +75,15 @@ def plateaus(found: Climb) -> list[Plateau]:
         if counts[first] > 1 and first > 0 and stop < len(ts) and ts[last] >= LONG * ts[first]:
             here = clusters(found.run.tokens(int(first)), LINK).centres
             theta = shared.angles(np.asarray(here.x))
+            if _least_gap(np.sort(theta)) < found.beta**-0.5:
+                continue
             result.append(Plateau(int(first), int(last), np.asarray(here.weights), theta))
     return result
+
+
+def _least_gap(theta: np.ndarray) -> float:
+    """Between neighbours of sorted angles around the circle."""
+    return float(np.min(np.append(np.diff(theta), theta[0] + 2 * np.pi - theta[-1])))
 
 
 def next_merger(theta: np.ndarray, masses: np.ndarray, beta: float, last: float) -> float:
@@ -87,7 +97,7 @@ def next_merger(theta: np.ndarray, masses: np.ndarray, beta: float, last: float)
         return np.sum(pull * np.sin(s), axis=1) / np.sum(pull, axis=1)
 
     def gap(_: float, a: np.ndarray) -> float:
-        return float(np.min(np.append(np.diff(a), a[0] + 2 * np.pi - a[-1]))) - LINK
+        return _least_gap(a) - LINK
 
     gap.terminal = True  # pyright: ignore[reportFunctionMemberAccess] (SciPy's way)
     solved = integrate.solve_ivp(slope, (0, last), theta, "LSODA", events=gap, rtol=1e-10, atol=1e-12)
@@ -96,7 +106,7 @@ def next_merger(theta: np.ndarray, masses: np.ndarray, beta: float, last: float)
 
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
-    betas = (9.0,) if quick else (4.0, 9.0, 16.0)
+    betas = (9.0,) if quick else (4.0, 9.0)
     found = []
     for k, beta in enumerate(betas):
         progress(k / len(betas), f"β = {beta:g}")
