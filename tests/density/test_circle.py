@@ -312,14 +312,14 @@ def test_worked_low_temperature_case(beta):
     model = tkf.SoftmaxAttention(weights, beta)
     start = lambda t: 1 + 0.3 * np.cos(t) + 0.2 * np.sin(t)  # noqa: E731
     ts = [0.0, 2.0, 5.0, 8.0]
-    cells = density.solve(model, start, ts, density.Circle(2048, "volume"))
-    cloud = tkf.simulate(model, tkf.initial.circle_density(start, 100_000), ts)
+    cells = density.solve(model, start, ts, density.Circle(512, "volume"))
+    cloud = tkf.simulate(model, tkf.initial.circle_density(start, 4000), ts)
     limit = tkf.theory.limit(weights)
     for k in range(len(ts)):
-        assert tkf.wasserstein(cells.tokens(k), cloud.tokens(k)).value < 2 * np.pi / 2048
+        assert tkf.wasserstein(cells.tokens(k), cloud.tokens(k)).value < 2 * np.pi / 512
         ours = tkf.wasserstein(cells.tokens(k), limit.push(cloud.tokens(0))).value
         theirs = tkf.wasserstein(cloud.tokens(k), limit.push(cloud.tokens(0))).value
-        assert ours == pytest.approx(theirs, abs=2e-3)
+        assert ours == pytest.approx(theirs, abs=5e-3)
 
 
 @pytest.mark.slow
