@@ -26,7 +26,9 @@ LAYERS = [
     {"simulate"},
     {"diagnostics", "theory"},
     {"settings", "figures", "discs"},
-    {"config", "papers"},
+    {"config"},
+    {"sweep"},
+    {"papers"},
     {"cli"},
     {"__main__"},
 ]

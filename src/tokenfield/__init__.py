@@ -26,6 +26,8 @@ from tokenfield.models import (  # noqa: E402
 )
 from tokenfield.simulate import log_times, simulate  # noqa: E402
 from tokenfield.solvers import Adaptive, Layers, RungeKutta4  # noqa: E402
+from tokenfield.sweep.dataset import open_sweep  # noqa: E402
+from tokenfield.sweep.drive import sweep  # noqa: E402
 from tokenfield.tokens import Tokens  # noqa: E402
 from tokenfield.trajectory import Trajectory, load  # noqa: E402
 from tokenfield.weights import AttentionWeights  # noqa: E402
@@ -37,6 +39,7 @@ __all__ = [
     "SoftmaxAttention", "UnnormalisedAttention", "InteractionFlow", "HardmaxAttention", "ZeroTemperature",
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "Trajectory", "load",
+    "sweep", "open_sweep",
     # measurements, predictions, pictures
     "order_parameter", "energy", "log_energy", "dissipation", "clusters", "wasserstein", "phases", "fit_rate",
     "fit_bound", "theory", "figures",

@@ -51,14 +51,15 @@ class Run:
         merge_angle: float | None,
         record: Record,
         board: Switchboard,
+        time_limit: float | None = None,
     ):
         self.solver, self.field, self.ts, self.record = solver, field, ts, record
         self.board, self.used = board, [(float(ts[0]), type(board.sums).__name__.lower())]
-        self.initial, self.merge_angle = tokens, merge_angle
+        self.initial, self.merge_angle, self.time_limit = tokens, merge_angle, time_limit
         #: which row of the state each token is, and how many rows are tokens (the rest is padding)
         self.group, self.active = np.arange(tokens.n), tokens.n
         self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
-        self.burst, self.stalled, self.reconsidered = 8, False, 0
+        self.burst, self.stalled, self.late, self.reconsidered = 8, False, False, 0
         #: attempts, time and restarts when the pace was last looked at
         self.mark = (0, float(ts[0]), 0)
 
@@ -71,6 +72,7 @@ class Run:
     def go(self, progress: bool) -> Trajectory:
         """Run to the end, or to trouble, and return the trajectory."""
         began, before = time.monotonic(), self.seconds
+        limit_from: float | None = None  # the first burst, which compiles, does not count
         with _bar(progress) as bar:
             task = bar.add_task("simulating", total=1.0, t=float(self.state.t), steps=0, rate=0.0)
             self._record_reached()
@@ -80,6 +82,9 @@ class Run:
                 self._merge()
                 self._reconsider()
                 self.seconds = before + time.monotonic() - began
+                now = time.monotonic()
+                limit_from = limit_from or now
+                self.late = self.time_limit is not None and now - limit_from > self.time_limit
                 self.record.flush(self._checkpoint)
                 steps = int(self.state.steps)
                 rate = steps / max(self.seconds, 1e-9)
@@ -175,21 +180,15 @@ class Run:
         return (k - 1 + min(max(gap, 0.0), 1.0)) / (len(self.ts) - 1)
 
     def _trouble(self) -> str:
-        t, began = float(self.state.t), np.isfinite(float(self.state.dt))
-        if self.stalled:
-            return f"stopped at t = {t:g}: steps of {float(self.state.dt):.1e} will not get far; {ROUGH}"
-        if began and not bool(self.state.failed):
-            return ""
-        if not self.field.exact:
-            return (
-                f"stopped at t = {t:g}: {self.used[-1][1]} sums missed their tolerance"
-                f" {self.board.tolerance:g} at the next step; use summation='auto' or 'direct'"
-            )
-        if not began:
-            return f"stopped at t = {t:g}: the velocity is not finite at the initial tokens"
-        if self.solver.controller is None:
-            return f"stopped at t = {t:g}: the next step gave tokens that are not finite"
-        return f"stopped at t = {t:g}: no step, however short, met the tolerance; {ROUGH}"
+        missed = (
+            "" if self.field.exact else f"{self.used[-1][1]} sums missed their tolerance"
+            f" {self.board.tolerance:g} at the next step; use summation='auto' or 'direct'"
+        )  # fmt: skip
+        t, dt, failed = float(self.state.t), float(self.state.dt), bool(self.state.failed)
+        reason = trouble(dt, failed, self.stalled, self.solver, missed)
+        if not reason and self.late:
+            reason = out_of_time(self.time_limit)
+        return f"stopped at t = {t:g}: {reason}" if reason else ""
 
     def _finish(self) -> Trajectory:
         trouble = self._trouble()
@@ -253,6 +252,27 @@ class Run:
         bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
         self.state = eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
         return None
+
+
+def trouble(dt: float, failed: bool, stalled: bool, solver: Solver, missed: str = "") -> str:
+    """Why a run cannot go on, in words; nothing if it can. `missed`: what inexact sums have to say."""
+    began = np.isfinite(dt)
+    if stalled:
+        return f"steps of {dt:.1e} will not get far; {ROUGH}"
+    if began and not failed:
+        return ""
+    if missed:
+        return missed
+    if not began:
+        return "the velocity is not finite at the initial tokens"
+    if solver.controller is None:
+        return "the next step gave tokens that are not finite"
+    return f"no step, however short, met the tolerance; {ROUGH}"
+
+
+def out_of_time(limit: float | None) -> str:
+    """What a run says that was stopped by the clock."""
+    return f"the time limit of {limit:g} s is used up"
 
 
 def _history(used: list[tuple[float, str]]) -> str:

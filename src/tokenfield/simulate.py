@@ -47,6 +47,7 @@ def simulate(
     strict: bool = True,
     settings: Mapping[str, Any] | None = None,
     summation_tolerance: float | None = None,
+    time_limit: float | None = None,
 ) -> Trajectory:
     """Follow the tokens through the times `ts` and return a `Trajectory`.
 
@@ -67,6 +68,8 @@ def simulate(
         settings: plain data to keep in the store beside the inputs.
         summation_tolerance: error allowed in the sums; a tenth of the solver's tolerance if left out. The
             greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
+        time_limit: seconds after which the run stops, as after numerical trouble; looked at between bursts
+            of steps, a few times a second unless a single step takes longer.
 
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
@@ -79,6 +82,8 @@ def simulate(
     if merge_angle is not None:
         require(0 < as_number(merge_angle, "merge_angle") < np.pi / 2, "merge_angle", "lie between 0 and π/2",
                 merge_angle)  # fmt: skip
+    if time_limit is not None:
+        require(as_number(time_limit, "time_limit") > 0, "time_limit", "be positive", time_limit)
     tolerance = _summation_tolerance(summation_tolerance, solver)
     board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
@@ -100,7 +105,7 @@ def simulate(
         measure=sorted(measure),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
-    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board)
+    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, time_limit)
     try:
         if path is None:
             run.start()
