@@ -21,9 +21,9 @@ from tokenfield.simulate import simulate as run_simulation
 from tokenfield.sweep import grid as sweeps
 from tokenfield.sweep.cells import PROGRESS, in_use, is_sweep
 from tokenfield.sweep.dataset import COMPLETE, export, open_sweep, summary
-from tokenfield.sweep.drive import rerun as rerun_cell
 from tokenfield.sweep.drive import sweep as run_sweep
 from tokenfield.sweep.estimate import estimate
+from tokenfield.sweep.repeat import rerun as rerun_cell
 from tokenfield.trajectory import FIXED, Trajectory
 
 app = typer.Typer(

@@ -311,7 +311,8 @@ def _refuse_other(cells: Cells, grid: Grid) -> None:
     changed = versions_differ(then) if then else ""
     if changed:
         raise InputError(
-            f"`store` must be gone on with by the versions that began it, but for {root} these differ: {changed}"
+            f"`store` must be gone on with by the versions that began it, but for {root} these differ:"
+            f" {changed}"
         )
 
 

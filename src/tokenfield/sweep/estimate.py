@@ -29,8 +29,8 @@ class Estimate(NamedTuple):
         """The estimate in words."""
         more = f"; {self.cut} of them were cut short, so it takes longer" if self.cut else ""
         return (
-            f"about {_time(self.seconds)} of work on one core and {_size(self.bytes)} on disk, from {self.cells}"
-            f" cells that took {_time(self.least)} to {_time(self.most)} each{more}"
+            f"about {_time(self.seconds)} of work on one core and {_size(self.bytes)} on disk, from"
+            f" {self.cells} cells that took {_time(self.least)} to {_time(self.most)} each{more}"
         )
 
 

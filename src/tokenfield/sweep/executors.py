@@ -1,7 +1,7 @@
 """Who computes the tasks of a sweep: this process, workers on this machine, or a dask cluster.
 
-Workers are spawned, never forked (a forked child of a JAX process hangs), and have one thread each: they do not
-fight for the cores, and no bit of a result depends on how many there are.
+Workers are spawned, never forked (a forked child of a JAX process hangs), and have one thread each: they do
+not fight for the cores, and no bit of a result depends on how many there are.
 """
 
 import contextlib
@@ -90,11 +90,11 @@ class Cluster:
             yield task, _answer(future)
 
     def _connected(self) -> bool:
-        comm = self.client.scheduler_comm
-        return self.client.status == "running" and comm is not None and not comm.comm.closed()
+        comm = self.client.scheduler_comm and self.client.scheduler_comm.comm
+        return self.client.status == "running" and comm is not None and not comm.closed()
 
     def _lost(self) -> str:
-        return f"lost the scheduler at {self.address}; finished cells are kept, and the same command goes on with them"
+        return f"lost the scheduler at {self.address}; finished cells are kept; start it again to go on"
 
 
 def _answer(future: Any) -> list[Report] | Exception:
@@ -106,7 +106,7 @@ def _answer(future: Any) -> list[Report] | Exception:
 
 @contextlib.contextmanager
 def executor_of(wanted: "int | str | Client | None") -> Iterator[Here | Cluster]:
-    """None: a worker for every core; a number of workers, 0 for this process; a dask client or its address."""
+    """None: a worker per core; a number of workers, 0 for this process; a dask client or its address."""
     if isinstance(wanted, str):
         with _connect(wanted) as client:
             yield Cluster(client)
@@ -135,7 +135,7 @@ def _local(workers: int) -> Iterator["Client"]:
             "`sweep` must be called below `if __name__ == '__main__':` in a script,"
             " but was called while a worker imports it"
         )
-    import dask
+    from dask import config
     from distributed import Client, LocalCluster
 
     settings = {
@@ -143,7 +143,7 @@ def _local(workers: int) -> Iterator["Client"]:
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.worker.multiprocessing-method": "spawn",
     }
-    with dask.config.set(settings):
+    with config.set(settings):
         cluster = LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1",
             dashboard_address="127.0.0.1:0", memory_limit=None, silence_logs=logging.CRITICAL,
@@ -160,7 +160,8 @@ def _connect(address: str) -> Iterator["Client"]:
         client = Client(address, timeout=AWAY)
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(
-            f"`scheduler` must be the address of a running dask scheduler, but {address!r} gave no answer: {error}"
+            f"`scheduler` must be the address of a running dask scheduler, but {address!r} gave no answer:"
+            f" {error}"
         ) from None
     with client:
         yield client

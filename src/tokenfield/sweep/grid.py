@@ -95,7 +95,7 @@ class Grid:
 
     @property
     def digest(self) -> str:
-        """Hash of the declaration; where to store and for how long to try are not part of what is computed."""
+        """Hash of the declaration; where to store and how long to try are no part of what is computed."""
         sweep = {k: v for k, v in self.declaration["sweep"].items() if k not in ("store", "time_limit")}
         return fingerprint(self.declaration | {"sweep": sweep})
 

@@ -158,7 +158,8 @@ def together(many: Sequence[dict[str, Any]], size: int, time_limit: float | None
         complete = count == len(ts)
         status = f"reached t = {ts[-1]:g} as asked" if complete else f"stopped at t = {t:g}: {why[k]}"
         run = Trajectory(
-            ts=ts[:count], x=snapshots[k][: int(np.sum(kept < count))], weights=np.asarray(lane.tokens.weights),
+            ts=ts[:count], x=snapshots[k][: int(np.sum(kept < count))],
+            weights=np.asarray(lane.tokens.weights),
             snapshot_ts=ts[kept[kept < count]], measured={name: v[k][:count] for name, v in measured.items()},
             stats={}, inputs={}, status=status, complete=complete,
         )  # fmt: skip
@@ -192,7 +193,7 @@ def _lanes(many: Sequence[dict[str, Any]]) -> list[Lane | InputError]:
 
 
 def _run(solver: Solver, lanes: Lane, time_limit: float | None) -> tuple[np.ndarray, Array, State, list[str]]:
-    """Step until every lane has ended: how many times it reached, the tokens there, its state, what stopped it."""
+    """Step until every lane has ended: times reached, the tokens there, states, and what stopped each."""
     states, rows = _begin(solver, lanes)
     size, times = lanes.ts.shape
     reached = np.zeros(size, int)

@@ -1,7 +1,7 @@
 """One task of a sweep: compute a batch of cells and put them in place. Runs in a worker process.
 
-Everything a task has to say is on disk before it returns; its report is only for the progress bar. A task that
-is run again, because its worker was lost, finds what is there and does nothing twice.
+Everything a task has to say is on disk before it returns; its report is only for the progress bar. A task
+that is run again, because its worker was lost, finds what is there and does nothing twice.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def _no_room(task: Task, missing: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _watched(task: Task, cells: Cells, missing: dict[str, Any]) -> Iterator[None]:
-    """End the process if a batch with a time limit hangs: its cells fail first, so that nobody tries again."""
+    """End the process if a batch with a time limit hangs; its cells fail first, so nobody tries again."""
     if task.time_limit is None or not task.expendable:
         yield
         return
