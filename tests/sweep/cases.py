@@ -7,7 +7,7 @@ SMALL = {
     "weights": {"V": {"diag": [1.0, 0.5]}, "B": {"diag": [0.5, 2.0]}},
     "model": {"kind": "softmax"},
     "initial": {"law": "uniform", "n": 8, "d": 2},
-    "times": {"stop": 1.0, "count": 3},
+    "times": {"stop": 2.0, "count": 9},
     "solver": {"kind": "layers", "step": 0.25},
     "run": {"measure": ["order_parameter", "mean"]},
     "sweep": {"model": {"beta": {"log": [1, 100, 3]}}, "seeds": 4},

@@ -1,12 +1,12 @@
 """Sweeps in this process: what is computed, what is kept, what goes wrong, what is collected."""
 
+import contextlib
 import dataclasses
 import fcntl
 import json
 import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ def killed_after(monkeypatch, count, **more):
         replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tokenfield.sweep.cells.os.replace", dying)
+        patch.setattr(stored.os, "replace", dying)
         # a killed process does not clean up
         patch.setattr("pathlib.Path.unlink", lambda self, missing_ok=False: None)
         with pytest.raises(Killed):
@@ -61,7 +61,7 @@ def whole(tmp_path_factory):
 
 def test_every_cell_is_the_run_it_says(whole):
     _, data = whole
-    assert data.sizes == {"beta": 3, "seed": 4, "time": 3, "mean_1": 2}
+    assert data.sizes == {"beta": 3, "seed": 4, "time": 9, "mean_1": 2}
     assert (data.state == dataset.COMPLETE).all()
     for cell in grid.declare(SMALL).cells[::5]:
         run = tkf.simulate(**config.parse(cell.settings).arguments())
@@ -91,7 +91,6 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(whole, count, tmp_path, monkeyp
     assert int(np.isnan(partial["steps"]).sum() if "steps" in partial else 12) == 12 - count
     before = {p.name: p.stat().st_ino for p in (path / "cells").glob("*.cell")}
     computed = []
-    monkeypatch.setattr(drive.Here if hasattr(drive, "Here") else work, "seen", computed, raising=False)
     compute = work.compute
     monkeypatch.setattr(work, "compute", lambda task: computed.append(task.number) or compute(task))
     same(tkf.sweep(SMALL, 0, store=path), whole[1])
@@ -215,9 +214,9 @@ def test_a_cell_says_where_it_comes_from(whole):
 
 
 FAILING = small(
-    weights={"V": {"diag": [1.0, 0.5]}, "B": None, "Q": {"diag": [1.0, 1.0]}, "K": {"diag": [1.0, 1.0]}},
+    weights={"V": {"diag": [1.0, 0.5]}, "B": None, "Q": {"diag": [1e200, 1e200]}, "K": {"diag": [1.0, 1.0]}},
     sweep={"model": {"beta": [1.0]}, "seeds": None, "initial": {"key": [1]},
-           "weights": {"K": {"diag": [[1.0, 1.0], [1e308, 1e308]]}}},
+           "weights": {"K": {"diag": [[1e-200, 1e-200], [1e200, 1e200]]}}},
 )  # fmt: skip
 
 
@@ -250,7 +249,7 @@ def test_failures_are_rows_and_can_be_retried(tmp_path, monkeypatch):
 def test_numerical_trouble_is_a_sentence(tmp_path):
     data = tkf.sweep(FAILING, 0, store=tmp_path / "s")
     assert data.state.values.ravel().tolist() == [dataset.COMPLETE, dataset.FAILURE]
-    assert "not finite" in data.status.values.ravel()[1]
+    assert "finite" in data.status.values.ravel()[1]
 
 
 def test_nan_is_a_failure():
@@ -334,22 +333,25 @@ def test_a_directory_that_cannot_be_written(disk):
         tkf.sweep(SMALL, 0, store=disk / "s")
 
 
-def test_a_directory_that_closes_on_the_way(disk, monkeypatch):
+def test_a_disk_that_fills_up_on_the_way(disk, monkeypatch):
     compute, count = work.compute, [0]
 
-    def closing(task):
+    def filling(task):
         count[0] += 1
         if count[0] == 3:
-            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            with contextlib.suppress(OSError), open(disk / "ballast", "wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
         return compute(task)
 
-    monkeypatch.setattr(work, "compute", closing)
+    monkeypatch.setattr(work, "compute", filling)
     subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
     data = tkf.sweep(SMALL, 0, store=disk / "s")
     assert int((data.state == dataset.COMPLETE).sum()) == 2
     assert count[0] == 3  # the rest is not even computed
     said = [str(s) for s in data.status.values.ravel()]
-    assert sum("Read-only" in s or "read-only" in s for s in said) == 10
+    assert sum("No space left" in s for s in said) == 10
+    assert not list((disk / "s" / "cells").glob(".*"))
 
 
 # -- the dataset in other hands
@@ -362,8 +364,8 @@ def test_netcdf_and_csv_say_the_same(whole, tmp_path):
         np.testing.assert_array_equal(back[name], data[name])
     assert back.status.values.ravel()[0] == data.status.values.ravel()[0]
     assert back.attrs["declaration"] == data.attrs["declaration"]
-    table = pd.read_csv(dataset.export(data, tmp_path / "a.csv"), float_precision="round_trip")
-    assert len(table) == 36
+    table = pd.read_csv(dataset.export(data, tmp_path / "a.csv"))
+    assert len(table) == 108
     row = table[(table.beta == 10.0) & (table.seed == 2) & (table.time == 0.5)].iloc[0]
     cell = data.sel(beta=10.0, seed=2, time=0.5)
     assert row["order_parameter"] == float(cell.order_parameter)
@@ -385,7 +387,7 @@ def test_parquet_or_a_sentence(whole, tmp_path, monkeypatch):
 def test_fits_and_figures_take_it(whole):
     _, data = whole
     one = data.order_parameter.sel(beta=10.0, seed=0)
-    fit = tkf.fit_rate(one.time[1:], one[1:], model="exponential")
+    fit = tkf.fit_rate(one.time, one, model="exponential")
     assert np.isfinite(fit.rate)
     drawn = tkf.figures.curves(
         data.time,

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import xarray as xr
 from tokenfield.errors import InputError, RunError
 from tokenfield.store import as_path
 from tokenfield.sweep.cells import DONE, FAILED, Cells, DamagedError, Stored, is_sweep, open_grid
-from tokenfield.sweep.grid import Axis, Grid
+from tokenfield.sweep.grid import Axis, Grid, draws
 
 #: Values of `state`.
 MISSING, COMPLETE, FAILURE = 0, 1, 2
@@ -144,16 +144,15 @@ def _attributes(manifest: Mapping[str, Any], stored: Mapping[str, Stored]) -> di
     return facts | {"keys": json.dumps(keys, sort_keys=True)}
 
 
-def _keys(value: Any, name: str) -> Any:
+def _keys(value: Any, name: str) -> Iterator[tuple[str, int]]:
     """The keys of everything random, by where they stand."""
     if isinstance(value, list):
         value = {str(k): v for k, v in enumerate(value)}
     if isinstance(value, dict):
+        if draws(value):
+            yield f"{name}.key", value["key"]
         for key, inner in value.items():
-            place = f"{name}.{key}" if name else key
-            if key == "key":
-                yield place, inner
-            yield from _keys(inner, place)
+            yield from _keys(inner, f"{name}.{key}" if name else key)
 
 
 # -- files for other programs

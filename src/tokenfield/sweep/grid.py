@@ -325,13 +325,18 @@ def _sow(settings: dict[str, Any], seed: int) -> None:
         table["key"] = int.from_bytes(digest[:4], "big")
 
 
+def draws(table: Mapping[str, Any]) -> bool:
+    """Whether a table of settings describes something random."""
+    return table.get("law") in RANDOM_LAWS or bool(set(table) & set(RANDOM))
+
+
 def _random(value: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Tables without a key that draw something."""
     if isinstance(value, list):
         for k, inner in enumerate(value):
             yield from _random(inner, f"{name}[{k}]")
     if isinstance(value, dict):
-        if "key" not in value and (value.get("law") in RANDOM_LAWS or set(value) & set(RANDOM)):
+        if "key" not in value and draws(value):
             yield name, value
         for key, inner in value.items():
             yield from _random(inner, f"{name}.{key}" if name else key)
