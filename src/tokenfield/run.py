@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
 from tokenfield.attention.direct import Sums
+from tokenfield.attention.ring import gathered, place, spread_tokens
 from tokenfield.record import Record
 from tokenfield.solvers import Solver
 from tokenfield.stepper import Field
@@ -54,6 +55,10 @@ class Run:
         time_limit: float | None = None,
     ):
         self.solver, self.field, self.ts, self.record = solver, field, ts, record
+        self.first = tokens.x
+        if board.ring is not None:
+            self.first, weights = spread_tokens(tokens, board.ring.mesh)
+            self.field = eqx.tree_at(lambda f: f.weights, field, weights)
         self.board, self.used = board, [(float(ts[0]), type(board.sums).__name__.lower())]
         self.initial, self.merge_angle, self.time_limit = tokens, merge_angle, time_limit
         #: which row of the state each token is, and how many rows are tokens (the rest is padding)
@@ -65,9 +70,9 @@ class Run:
 
     def start(self) -> None:
         """Begin at the first time, with sums that keep their tolerance there."""
-        self.state = _begin(self.solver, self.field, self.initial.x, jnp.asarray(self.ts[0]))
+        self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
         while not np.isfinite(float(self.state.dt)) and self._fall_back():
-            self.state = _begin(self.solver, self.field, self.initial.x, jnp.asarray(self.ts[0]))
+            self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
 
     def go(self, progress: bool) -> Trajectory:
         """Run to the end, or to trouble, and return the trajectory."""
@@ -118,6 +123,8 @@ class Run:
     def _record_reached(self) -> None:
         while self.record.reached < len(self.ts) and self.ts[self.record.reached] <= float(self.state.t):
             x = _read(self.solver, self.state, jnp.asarray(self.ts[self.record.reached]))
+            if self.board.ring is not None:
+                x = jnp.asarray(gathered(x))
             self.record.add(Tokens(x[self.group], self.initial.weights))
 
     def _merge(self) -> None:
@@ -222,7 +229,8 @@ class Run:
         arrays = {"group": self.group, "weights": self.field.weights}
         state = {f"state_{i}": leaf for i, leaf in enumerate(leaves)}
         sums = {"sums": json.dumps([self.board.describe(), self.used, self.reconsidered])}
-        return {k: np.asarray(v) for k, v in (counts | floats | arrays | state | sums).items()}
+        every = (counts | floats | arrays | state | sums).items()
+        return {k: gathered(v) if isinstance(v, Array) else np.asarray(v) for k, v in every}
 
     def restore(self, saved: Checkpoint | None) -> None:
         """Go on from a checkpoint, or from the start if there is none."""
@@ -251,6 +259,10 @@ class Run:
         ]
         bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
         self.state = eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
+        if self.board.ring is not None:
+            mesh = self.board.ring.mesh
+            self.state, placed = place((self.state, self.field.weights), mesh, rows)
+            self.field = eqx.tree_at(lambda f: f.weights, self.field, placed)
         return None
 
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
+from tokenfield.attention.ring import Ring, mesh_of
 from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require, require_kind
 from tokenfield.models import Model
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
@@ -48,6 +49,7 @@ def simulate(
     settings: Mapping[str, Any] | None = None,
     summation_tolerance: float | None = None,
     time_limit: float | None = None,
+    devices: int | None = None,
 ) -> Trajectory:
     """Follow the tokens through the times `ts` and return a `Trajectory`.
 
@@ -70,6 +72,8 @@ def simulate(
             greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
         time_limit: seconds after which the run stops, as after numerical trouble; looked at between bursts
             of steps, a few times a second unless a single step takes longer.
+        devices: spread the tokens over so many JAX devices, direct sums round a ring of them; for runs
+            larger than one device, also on several hosts (docs/clusters.md). Not with `merge_angle`.
 
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
@@ -85,7 +89,9 @@ def simulate(
     if time_limit is not None:
         require(as_number(time_limit, "time_limit") > 0, "time_limit", "be positive", time_limit)
     tolerance = _summation_tolerance(summation_tolerance, solver)
-    board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance)
+    ring = None if devices is None else Ring(mesh=mesh_of(devices))
+    require(ring is None or merge_angle is None, "merge_angle", "not be used on several devices", merge_angle)
+    board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance, ring)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
     if is_traced(model, tokens, times):
         require(merge_angle is None, "merge_angle", "not be used under jit", merge_angle)
@@ -103,6 +109,7 @@ def simulate(
         ts=times,
         snapshots=None if snapshots is None else kept_indices(snapshots, len(times)),
         measure=sorted(measure),
+        **({} if devices is None else {"devices": devices}),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
     run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, time_limit)

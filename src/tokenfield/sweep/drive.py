@@ -84,7 +84,7 @@ def _compute_missing(grid: Grid, cells: Cells, executor: Any, progress: bool, sa
     if not todo:
         return []
     unwritten: list[Report] = []
-    with executor_of(executor) as workers:
+    with executor_of(executor) as workers, workers.losses():
         tasks = [task_of(grid, cells.root, batch, workers.expendable) for batch in todo]
         _say_where(workers, say)
         if isinstance(workers, Cluster):

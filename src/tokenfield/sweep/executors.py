@@ -41,6 +41,7 @@ class Here:
     """This process: nothing is spawned. For tests and small things."""
 
     address, dashboard, expendable, count = "this process", "", False, 1
+    losses = staticmethod(contextlib.nullcontext)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Compute the tasks one after the other."""
@@ -60,7 +61,17 @@ class Cluster:
     @property
     def count(self) -> int:
         """Workers there are now."""
-        return len(self.client.scheduler_info(n_workers=-1)["workers"])
+        return len(self.client.nthreads())
+
+    @contextlib.contextmanager
+    def losses(self) -> Iterator[None]:
+        """Turn whatever a lost scheduler raises, wherever it is noticed, into one sentence."""
+        from distributed import CancelledError
+
+        try:
+            yield
+        except (OSError, TimeoutError, CancelledError) as error:
+            raise RunError(self._lost()) from error
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Hand out all tasks and yield what comes back, as it comes; None now and then."""
@@ -163,5 +174,8 @@ def _connect(address: str) -> Iterator["Client"]:
             f"`scheduler` must be the address of a running dask scheduler, but {address!r} gave no answer:"
             f" {error}"
         ) from None
-    with client:
+    try:
         yield client
+    finally:
+        with contextlib.suppress(Exception):  # there may be nobody left to say goodbye to
+            client.close(timeout=5)

@@ -69,7 +69,7 @@ def rerun(path: str | Path, cell: str, executor: "int | str | Client | None" = 1
             f"`cell` must be whole, but {cells.path(wanted.id)} is damaged: {error}; run the sweep again"
         ) from None
     batch = next(batch for batch in grid.batches if wanted in batch.cells)
-    with executor_of(executor) as workers:
+    with executor_of(executor) as workers, workers.losses():
         task = task_of(grid, root, batch, workers.expendable)
         again = (
             workers.client.submit(compute, task).result() if isinstance(workers, Cluster) else compute(task)
