@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -91,6 +92,9 @@ def simulate(
     tolerance = _summation_tolerance(summation_tolerance, solver)
     ring = None if devices is None else Ring(mesh=mesh_of(devices))
     require(ring is None or merge_angle is None, "merge_angle", "not be used on several devices", merge_angle)
+    if ring is not None and jax.process_count() > 1:
+        for name, value in (("store", store), ("time_limit", time_limit)):
+            require(value is None, name, "not be used on several hosts", repr(value))
     board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance, ring)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
     if is_traced(model, tokens, times):

@@ -1,6 +1,7 @@
 """Tokens spread over devices: the sums of one device, to rounding."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -106,6 +107,42 @@ def test_many_devices(devices, tmp_path):
     code = "".join(f"check_sums({devices}, {n}); " for n in (*sizes, 1200))
     on_devices(8, f"{code} check_runs({devices}, 24); check_runs({devices}, 25); check_spread({devices});"
                f" check_resume({devices}, {str(tmp_path / 'run')!r})")  # fmt: skip
+
+
+HOSTS = """
+import sys, jax
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+from tests.attention.test_ring import *
+assert (jax.device_count(), jax.local_device_count()) == (4, 2)
+tokens = tkf.initial.uniform(9, 3, 2)
+model = tkf.SoftmaxAttention(tkf.AttentionWeights(np.diag([1.0, 2.0, 0.5]), np.eye(3)), 4.0)
+asked = {"ts": np.linspace(0, 1, 3), "solver": tkf.RungeKutta4(0.02), "measure": {"R": tkf.order_parameter}}
+spread = tkf.simulate(model, tokens, devices=4, **asked)
+alone = tkf.simulate(model, tokens, summation="direct", **asked)
+np.testing.assert_allclose(spread.x, alone.x, atol=1e-13)
+np.testing.assert_allclose(spread.measured["R"], alone.measured["R"], atol=1e-13)
+with pytest.raises(tkf.InputError, match="^`store` must not be used on several hosts"):
+    tkf.simulate(model, tokens, devices=4, store="nowhere", **asked)
+"""
+
+
+@pytest.mark.slow
+def test_two_hosts():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    hosts = [
+        subprocess.Popen([sys.executable, "-c", HOSTS, address, str(rank)], env=os.environ | flags,
+                         stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        said = [host.communicate(timeout=300)[1] for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    assert [host.returncode for host in hosts] == [0, 0], said
 
 
 def test_one_device_is_a_ring_too():
