@@ -13,10 +13,11 @@ import fast_sums
 import long_times
 import memory
 import scaling
+import sweep
 import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport)
+TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, sweep)
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -433,3 +434,106 @@ def test_open_sweep_refuses_what_is_none(tmp_path):
 def test_executors_that_are_none(executor, tmp_path):
     with pytest.raises(tkf.InputError, match="^`(executor|scheduler)` must be"):
         tkf.sweep(SMALL, executor, store=tmp_path / "s")
+
+
+# -- as a person types it
+
+
+TOML = """
+[weights]
+identity = 2
+[model]
+kind = "softmax"
+[initial]
+law = "uniform"
+n = 8
+d = 2
+[times]
+stop = 1.0
+count = 3
+[solver]
+kind = "layers"
+step = 0.25
+[sweep]
+store = "named"
+time_limit = 100
+model.beta = [1.0, 2.0]
+seeds = 2
+"""
+
+
+def tokenfield(*arguments, cwd):
+    command = [sys.executable, "-m", "tokenfield", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text(TOML)
+    return tmp_path / "grid.toml"
+
+
+def test_the_commands(file, tmp_path):
+    run = CliRunner()
+    planned = run.invoke(cli.app, ["sweep", str(file), "--dry-run", "--quiet"])
+    assert planned.exit_code == 0, planned.output
+    assert "4 cells" in planned.output and "of work on one core" in planned.output
+    assert not (tmp_path / "out").exists()  # nothing is stored
+    done = run.invoke(cli.app, ["sweep", str(file), "--workers", "0", "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert (tkf.open_sweep(tmp_path / "out" / "named").state == 1).all()
+    shown = run.invoke(cli.app, ["info", "out/named"])
+    assert shown.exit_code == 0 and "beta (2), seed (2)" in shown.output
+    both = run.invoke(cli.app, ["sweep", str(file), "--workers", "1", "--scheduler", "tcp://nowhere:1"])
+    assert isinstance(both.exception, tkf.InputError)
+
+
+@pytest.mark.slow
+def test_a_sweep_with_workers_is_the_sweep_without(file, tmp_path):
+    done = tokenfield("sweep", file, "--workers", 2, "--out", tmp_path / "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 workers at tcp://127.0.0.1" in done.stdout and "dashboard: http://127.0.0.1" in done.stdout
+    same(tkf.open_sweep(tmp_path / "a").drop_attrs(), tkf.sweep(file, 0, store=tmp_path / "b").drop_attrs())
+    again = tokenfield("rerun", tmp_path / "a", 3, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "the same to the bit" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_cell_that_hangs_or_kills_its_worker_fails_and_the_others_go_on(file, tmp_path, monkeypatch):
+    """A cell that cannot be stopped politely is ended with its worker; one that is fatal is given up."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    done = subprocess.run(
+        [sys.executable, "evil.py"], cwd=tmp_path, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    data = tkf.open_sweep(tmp_path / "out" / "evil")
+    assert data.state.values.ravel().tolist() == [2, 1, 1, 2]
+    assert "its worker was ended" in str(data.status.values.ravel()[0])
+    assert "its worker died, again and again" in str(data.status.values.ravel()[3])
+
+
+EVIL = """
+import os, sys, time
+import tokenfield as tkf
+from tokenfield.sweep import grid, simulation, work
+
+CELLS = [cell.settings for cell in grid.read("grid.toml").cells]
+work.GRACE = 1.0
+alone = simulation.alone
+
+def evil(settings, time_limit):
+    if settings == CELLS[0]:
+        time.sleep(1000)
+    if settings == CELLS[3]:
+        os._exit(9)
+    return alone(settings, time_limit)
+
+simulation.alone = evil  # in the workers as well, which import this file
+
+if __name__ == "__main__":
+    text = open("grid.toml").read().replace("time_limit = 100", "time_limit = 5")
+    open("limited.toml", "w").write(text)
+    tkf.sweep("limited.toml", 2, store="out/evil")
+"""

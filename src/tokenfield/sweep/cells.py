@@ -31,7 +31,7 @@ import numpy as np
 
 from tokenfield import store
 from tokenfield.errors import InputError, RunError
-from tokenfield.sweep.grid import Grid, declare, fingerprint
+from tokenfield.sweep.grid import Grid, declare, digest_of, fingerprint
 from tokenfield.sweep.outcome import Outcome
 
 FORMAT, CELL = "tokenfield sweep 1", b"tokenfield cell 1"
@@ -303,7 +303,7 @@ def _refuse_other(cells: Cells, grid: Grid) -> None:
     root = cells.root
     if (root / MANIFEST).exists():
         manifest = read_manifest(root)
-        if declare(manifest["declaration"]).digest != grid.digest:
+        if digest_of(manifest["declaration"]) != grid.digest:
             raise InputError(f"`store` must hold the same sweep, but {root} holds one with other settings")
         then = manifest["versions"]
     else:

@@ -31,12 +31,13 @@ def open_sweep(path: str | Path) -> xr.Dataset:
         raise InputError(f"`path` must be a sweep, but {root} does not exist")
     if not is_sweep(root):
         raise InputError(f"`path` must be a sweep, but {root} is none")
-    return collected(root, {})
+    return collected(root, *open_grid(root), {})
 
 
-def collected(root: Path, unwritten: Mapping[str, str]) -> xr.Dataset:
+def collected(
+    root: Path, grid: Grid, manifest: Mapping[str, Any], unwritten: Mapping[str, str]
+) -> xr.Dataset:
     """The dataset; `unwritten` are sentences of cells that could not be stored."""
-    grid, manifest = open_grid(root)
     stored, sentences = _read(Cells(root), grid)
     sentences |= unwritten
     variables = _arrays(grid, stored)

@@ -10,7 +10,7 @@ import xarray as xr
 from tokenfield.errors import InputError
 from tokenfield.store import as_path
 from tokenfield.sweep import grid as grids
-from tokenfield.sweep.cells import Cells, locked, write_manifest
+from tokenfield.sweep.cells import Cells, locked, read_manifest, write_manifest
 from tokenfield.sweep.dataset import collected
 from tokenfield.sweep.executors import Cluster, Here, executor_of
 from tokenfield.sweep.grid import Batch, Grid
@@ -58,7 +58,7 @@ def sweep(
         unwritten = _compute_missing(grid, cells, executor, progress, say)
         with contextlib.suppress(OSError):
             write_manifest(cells, grid)
-    return collected(root, {report.id: report.sentence for report in unwritten})
+    return collected(root, grid, read_manifest(root), {report.id: report.sentence for report in unwritten})
 
 
 def _grid(config: Any) -> Grid:

@@ -95,9 +95,8 @@ class Grid:
 
     @property
     def digest(self) -> str:
-        """Hash of the declaration; where to store and how long to try are no part of what is computed."""
-        sweep = {k: v for k, v in self.declaration["sweep"].items() if k not in ("store", "time_limit")}
-        return fingerprint(self.declaration | {"sweep": sweep})
+        """Hash of what is computed."""
+        return digest_of(self.declaration)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -201,6 +200,12 @@ def declare(config: Mapping[str, Any], name: str | None = None) -> Grid:
     first = grid.cells[0]  # all are checked by now; one is built, which finds what only building finds
     KINDS[kind].build(first.settings)
     return grid
+
+
+def digest_of(declaration: Mapping[str, Any]) -> str:
+    """Hash of a declaration; where to store and how long to try are no part of what is computed."""
+    sweep = {k: v for k, v in declaration["sweep"].items() if k not in ("store", "time_limit")}
+    return fingerprint({**declaration, "sweep": sweep})
 
 
 def fingerprint(value: Any) -> str:

@@ -24,7 +24,7 @@ class Watch:
         self.cells, self.workers, self.total = cells, workers, len(grid.cells)
         self.failed = sum(state == FAILED for state in states.values())
         self.done = len(states) - self.failed
-        self.labels = {cell.id: grid.label(cell) for cell in grid.cells}
+        self.grid = grid
         self.new, self.began, self.told = 0, time.monotonic(), 0.0
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"))
         self.bar = Progress(*columns, disable=not progress)
@@ -47,7 +47,7 @@ class Watch:
             self.done += report.state == "done"
             self.failed += report.state != "done"
             if report.state != "done":
-                label = self.labels[report.id]
+                label = self.grid.label(self.grid.find(report.id))
                 self.cells.log(f"{_now()} {report.id} {report.state}: {label}: {report.sentence}")
         if reports:
             done = sum(report.state == "done" for report in reports)
