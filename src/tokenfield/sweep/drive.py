@@ -10,9 +10,9 @@ import xarray as xr
 from tokenfield.errors import InputError
 from tokenfield.store import as_path
 from tokenfield.sweep import grid as grids
-from tokenfield.sweep.cells import Cells, locked, read_manifest, write_manifest
+from tokenfield.sweep.cells import FAILED, Cells, DamagedError, locked, read_manifest, write_manifest
 from tokenfield.sweep.dataset import collected
-from tokenfield.sweep.executors import Cluster, Here, executor_of
+from tokenfield.sweep.executors import LOST, Cluster, Here, executor_of
 from tokenfield.sweep.grid import Batch, Grid
 from tokenfield.sweep.outcome import failure
 from tokenfield.sweep.watch import Watch
@@ -99,6 +99,8 @@ def _compute_missing(grid: Grid, cells: Cells, executor: Any, progress: bool, sa
 
 def _reports(cells: Cells, task: Task, answer: list[Report] | Exception) -> list[Report]:
     """What a task reports; if it took its workers down, its cells fail."""
+    if answer is LOST:
+        return [_look(cells, id) for id, _ in task.cells]
     if not isinstance(answer, Exception):
         return answer
     sentence = f"its worker died, again and again: {type(answer).__name__}: {answer}"
@@ -107,6 +109,17 @@ def _reports(cells: Cells, task: Task, answer: list[Report] | Exception) -> list
     }
     refused = cells.write(missing)
     return [Report(id, "unwritten" if id in refused else "failed", sentence, 0.0) for id in missing]
+
+
+def _look(cells: Cells, id: str) -> Report:
+    """What became of a cell whose report was lost, from the disk."""
+    if cells.path(id).exists():
+        return Report(id, "done", "", 0.0)
+    try:
+        sentence = cells.read(id, FAILED).outcome.status
+    except (OSError, DamagedError):
+        return Report(id, "unwritten", "its worker died before it could say why it was not written", 0.0)
+    return Report(id, "failed", sentence, 0.0)
 
 
 def _say_where(workers: Here | Cluster, say: Say) -> None:

@@ -33,6 +33,10 @@ DEATHS = 3
 #: Seconds between two looks at whether the cluster is still there, and how long one may be away.
 BEAT, AWAY = 0.5, 15.0
 
+#: Seconds to wait for the report of a task that is done, and what is said if it was lost.
+REPORT = 5.0
+LOST: list[Report] = [Report("", "lost", "", 0.0)]
+
 #: A task with its reports, or with None while nothing has come in (so that the clock can be looked at).
 Answer = tuple[Task, list[Report] | Exception] | None
 
@@ -110,7 +114,10 @@ class Cluster:
 
 def _answer(future: Any) -> list[Report] | Exception:
     try:
-        return future.result()
+        # its worker may be gone before it was asked; what it did is on disk
+        return future.result(timeout=REPORT)
+    except TimeoutError:
+        return LOST
     except Exception as error:  # a worker that died, or what it could not send back
         return error
 
@@ -153,6 +160,8 @@ def _local(workers: int) -> Iterator["Client"]:
         "distributed.nanny.pre-spawn-environ": ONE_THREAD,
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.worker.multiprocessing-method": "spawn",
+        # a worker that is slow to come back, on a busy machine, is not given up
+        "distributed.deploy.lost-worker-timeout": "1 day",
     }
     with config.set(settings):
         cluster = LocalCluster(
