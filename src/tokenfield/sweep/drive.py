@@ -103,7 +103,7 @@ def _reports(cells: Cells, task: Task, answer: list[Report] | Exception) -> list
         return [_look(cells, id) for id, _ in task.cells]
     if not isinstance(answer, Exception):
         return answer
-    sentence = f"its worker died, again and again: {type(answer).__name__}: {answer}"
+    sentence = f"its worker died, again and again: {str(answer).partition('. ')[0]}"
     missing = {
         id: (task.kind, settings, failure(sentence)) for id, settings in task.cells if not cells.has(id)
     }
