@@ -101,6 +101,7 @@ def test_hashes_depend_on_the_run_alone():
     assert not {c.id for c in first.cells} & {c.id for c in other.cells}
 
 
+@pytest.mark.slow
 def test_hashes_and_batches_are_those_of_another_process():
     code = (
         "from tests.sweep.cases import SMALL; from tokenfield.sweep.grid import declare; g = declare(SMALL);"

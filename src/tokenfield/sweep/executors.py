@@ -65,7 +65,8 @@ class Cluster:
     @property
     def count(self) -> int:
         """Workers there are now."""
-        return len(self.client.nthreads())
+        threads: Any = self.client.nthreads()
+        return len(threads)
 
     @contextlib.contextmanager
     def losses(self) -> Iterator[None]:
