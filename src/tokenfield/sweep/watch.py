@@ -24,7 +24,7 @@ class Watch:
         self.cells, self.workers, self.total = cells, workers, len(grid.cells)
         self.failed = sum(state == FAILED for state in states.values())
         self.done = len(states) - self.failed
-        self.grid = grid
+        self.grid, self.per_task = grid, len(grid.cells) / len(grid.batches)
         self.new, self.began, self.told = 0, time.monotonic(), 0.0
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"))
         self.bar = Progress(*columns, disable=not progress)
@@ -62,7 +62,7 @@ class Watch:
         left = self.total - self.done - self.failed
         rate = self.new / max(now - self.began, 1e-9)
         remaining = left / rate if self.new else float("nan")
-        running = 0 if last else min(left, self.workers.count)
+        running = 0 if last else min(left, round(self.workers.count * self.per_task))
         what = (
             f"{self.done} done, {self.failed} failed, {running} running, {rate:.3g}/s,"
             f" {_duration(remaining)} left"
