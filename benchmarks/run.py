@@ -8,6 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+import density
+import density_sphere
 import direct_sums
 import fast_sums
 import long_times
@@ -17,7 +19,9 @@ import sweep
 import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, sweep)
+TOPICS = (
+    direct_sums, fast_sums, scaling, memory, long_times, transport, density, density_sphere, sweep,
+)  # fmt: skip
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -59,6 +59,86 @@ class Model(eqx.Module):
         """βB of the heads, if all the model reads are exponential sums e^{⟨βBᵀx,y⟩}; these can be fast."""
         return None
 
+    @property
+    def drift(self) -> "Model":
+        """The model without its noise."""
+        return self
+
+    @property
+    def diffusion(self) -> Float[Array, ""]:
+        """D in ∂_tμ = DΔμ − div(μX), in the model's own time unit; 0 without noise."""
+        return jnp.zeros(())
+
+    def __add__(self, noise: "Noise") -> "Model":
+        """The model with noise: `model + Noise(kappa)`."""
+        if not isinstance(noise, Noise):
+            return NotImplemented
+        return self if noise.infinite else Noisy(self, noise)
+
+
+class Noise(eqx.Module):
+    """Brownian motion of every token: dX = velocity dt + √(2/κ) dW on the sphere (theory §4).
+
+    The law of infinitely many tokens then obeys ∂_tμ = κ^{−1}Δμ − div(μX). `kappa` > 0; κ = ∞ is no noise,
+    and `model + Noise(inf)` is the model itself.
+    """
+
+    kappa: Float[Array, ""]
+    infinite: bool = eqx.field(static=True)
+
+    def __init__(self, kappa: ArrayLike | Array):
+        kappa = as_real(kappa, "kappa")
+        require(kappa.ndim == 0, "kappa", "be one number", f"of shape {kappa.shape}")
+        known = not is_traced(kappa)
+        if known:
+            require(bool(kappa > 0), "kappa", "be positive (infinity is no noise)", float(kappa))
+        self.kappa, self.infinite = kappa, known and bool(jnp.isinf(kappa))
+
+
+class Noisy(Model):
+    """A model and noise: what `model + Noise(kappa)` makes. It reads what the model reads.
+
+    Noise is counted in the time of the equation, like the velocity: in a time unit e^{−L} it is e^{−L}/κ.
+    """
+
+    model: Model
+    noise: Noise
+
+    def __init__(self, model: Model, noise: Noise):
+        require_kind(model, Model, "model")
+        require_kind(noise, Noise, "noise")
+        require(not isinstance(model, Noisy), "model", "have no noise yet", "noisy already")
+        self.model, self.noise = model, noise
+
+    @property
+    def d(self) -> int:
+        """Dimension of the tokens it acts on."""
+        return self.model.d
+
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "m d"]:
+        """Output of the layer, without noise."""
+        return self.model.attention(x, tokens, sums)
+
+    @property
+    def log_time_unit(self) -> Float[Array, ""]:
+        """That of the model."""
+        return self.model.log_time_unit
+
+    @property
+    def exponents(self) -> Float[Array, "heads d d"] | None:
+        """Those of the model."""
+        return self.model.exponents
+
+    @property
+    def drift(self) -> Model:
+        """The model without its noise."""
+        return self.model
+
+    @property
+    def diffusion(self) -> Float[Array, ""]:
+        """e^{−L}/κ."""
+        return jnp.exp(-self.model.log_time_unit) / self.noise.kappa
+
 
 class AttentionModel(Model):
     """Σ_h V_h read_h(x): models made of attention heads, which differ in how a head reads."""

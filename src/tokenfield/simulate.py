@@ -20,7 +20,7 @@ from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
 from tokenfield.attention.ring import Ring, mesh_of
 from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require, require_kind
-from tokenfield.models import Model
+from tokenfield.models import Model, Noisy
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
 from tokenfield.run import Run
 from tokenfield.solvers import Adaptive, Solver
@@ -59,7 +59,8 @@ def simulate(
     Arguments:
         model, tokens: the flow and the initial law.
         ts: increasing times; the tokens are given at ts[0]. `log_times` makes log-spaced ones.
-        solver: `Adaptive()` (default), `RungeKutta4(step)` or `Layers(step)`.
+        solver: `Adaptive()` (default), `RungeKutta4(step)` or `Layers(step)`; for models with noise
+            `EulerMaruyama(step, key)` or `Strang(step, key)`.
         summation: how attention sums are computed: "auto" (by cost, may change during the run), "direct",
             "circle" (d = 2), "harmonic" (d = 3) or "merged" (d = 2, 3); docs/sums.md.
         progress: show a bar with the time reached, steps and rate.
@@ -89,11 +90,14 @@ def simulate(
     if merge_angle is not None:
         require(0 < as_number(merge_angle, "merge_angle") < np.pi / 2, "merge_angle", "lie between 0 and π/2",
                 merge_angle)  # fmt: skip
+        require(not isinstance(model, Noisy), "merge_angle", "not be used with noise",
+                merge_angle)  # fmt: skip
     if time_limit is not None:
         require(as_number(time_limit, "time_limit") > 0, "time_limit", "be positive", time_limit)
     tolerance = _summation_tolerance(summation_tolerance, solver)
     ring = None if devices is None else Ring(mesh=mesh_of(devices))
     require(ring is None or merge_angle is None, "merge_angle", "not be used on several devices", merge_angle)
+    require(ring is None or not isinstance(model, Noisy), "devices", "not be used with noise", devices)
     if ring is not None and jax.process_count() > 1:
         for name, value in (("store", store), ("time_limit", time_limit)):
             require(value is None, name, "not be used on several hosts", repr(value))
@@ -155,6 +159,11 @@ def _check(model: Model, tokens: Tokens, ts: Array, solver: Solver) -> None:
     require_kind(tokens, Tokens, "tokens")
     require_kind(solver, Solver, "solver")
     require(tokens.d == model.d, "tokens", f"have the dimension {model.d} of the model", tokens.d)
+    if isinstance(model, Noisy) and not solver.takes_noise:
+        raise InputError(
+            "`solver` must be EulerMaruyama(step, key) or Strang(step, key) for a model with noise,"
+            f" but was {type(solver).__name__}"
+        )
     require(ts.ndim == 1 and ts.size >= 1, "ts", "be a list of times", f"of shape {ts.shape}")
     if is_traced(ts):
         return

@@ -66,7 +66,7 @@ def check_spread(devices):
         return state
 
     runs._advance = looking
-    tokens = tkf.initial.uniform(8 * devices - 3, 3, 2)
+    tokens = tkf.initial.uniform(8 * devices - 1, 3, 2)
     model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(3), 4.0)
     tkf.simulate(model, tokens, [0.0, 1.0], tkf.RungeKutta4(0.25), devices=devices)
     runs._advance = advance

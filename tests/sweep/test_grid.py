@@ -91,6 +91,15 @@ def test_a_seed_keys_everything_random_apart():
     assert {c.settings["weights"]["B"]["key"] for c in cells} == {7}  # it had one of its own
 
 
+def test_noise_is_seeded_and_never_a_lane():
+    solver = {"kind": "strang", "step": 0.25}
+    grid = grids.declare(
+        SMALL | {"noise": {"kappa": 5.0}, "solver": solver, "sweep": {"model": {"beta": [1.0]}, "seeds": 40}}
+    )
+    assert len({c.settings["solver"]["key"] for c in grid.cells}) == 40
+    assert {b.size for b in grid.batches} == {1}
+
+
 def test_hashes_depend_on_the_run_alone():
     first = grids.declare(small())
     spelled = small(solver={"step": 0.25}, run={"summation": "auto", "measure": ["order_parameter", "mean"]})

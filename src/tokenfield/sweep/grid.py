@@ -44,8 +44,9 @@ MOST_CELLS = 10**6
 LEAST_BATCHES = 16
 #: Entries of [sweep] that are not settings to vary.
 OPTIONS = ("store", "seeds", "time_limit", "zip")
-#: Laws that draw tokens and need a key.
+#: Laws that draw tokens and solvers that draw noise: they need a key.
 RANDOM_LAWS = ("uniform", "von_mises_fisher", "cap")
+RANDOM_SOLVERS = ("euler-maruyama", "strang")
 #: What a store may be called: no path, nothing hidden.
 STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,79}")
 #: Names of dimensions and variables that an axis cannot have.
@@ -332,7 +333,8 @@ def _sow(settings: dict[str, Any], seed: int) -> None:
 
 def draws(table: Mapping[str, Any]) -> bool:
     """Whether a table of settings describes something random."""
-    return table.get("law") in RANDOM_LAWS or bool(set(table) & set(RANDOM))
+    named = table.get("law") in RANDOM_LAWS or table.get("kind") in RANDOM_SOLVERS
+    return named or bool(set(table) & set(RANDOM))
 
 
 def _random(value: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -30,7 +30,7 @@ from tokenfield.sweep.outcome import Outcome, failure
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory, axes, plain
 
-sections = ("weights", "model", "initial", "times", "solver", "run")
+sections = ("weights", "model", "noise", "initial", "times", "solver", "run")
 #: Cells with more tokens than this gain nothing from company.
 LARGEST = 128
 #: Lanes of one program, tokens in all of them, and bytes of their records.
@@ -66,7 +66,12 @@ def together_if(settings: dict[str, Any]) -> str | None:
     """What lanes have to have in common; None for cells that are better off alone."""
     initial, run, solver = settings["initial"], settings["run"], settings["solver"]
     small = initial["law"] in COUNTED and initial["n"] <= LARGEST
-    plain_run = "merge_angle" not in run and run["summation"] in ("auto", "direct")
+    plain_run = (
+        "noise" not in settings
+        and "key" not in solver
+        and "merge_angle" not in run
+        and run["summation"] in ("auto", "direct")
+    )
     beta = settings["model"].get("beta", 1.0)
     if not small or not plain_run or solver.get("method") == "kvaerno5" or beta == "inf":
         return None
