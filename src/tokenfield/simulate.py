@@ -26,6 +26,7 @@ from tokenfield.run import Run
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
 from tokenfield.store import as_path, refuse_occupied
+from tokenfield.symmetry import symmetries
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory, fingerprint
 
@@ -79,6 +80,9 @@ def simulate(
         devices: spread the tokens over so many JAX devices, direct sums round a ring of them; for runs
             larger than one device, also on several hosts (docs/clusters.md). Not with `merge_angle`.
 
+    Tokens with a symmetry that the model keeps are watched: `status` and `stats["symmetry"]` say when
+    rounding has broken it; what follows is not the solution (`models.Mirrored` keeps a reflection).
+
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
     """
@@ -123,7 +127,8 @@ def simulate(
         **({} if devices is None else {"devices": devices}),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
-    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, time_limit)
+    kept = [each for each in symmetries(tokens) if model.commutes(each.map)]
+    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, time_limit, kept)
     try:
         if path is None:
             run.start()

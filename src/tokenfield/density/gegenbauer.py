@@ -16,7 +16,9 @@ def gauss(d: int, count: int) -> tuple[Float[np.ndarray, "count"], Float[np.ndar
     """
     if d == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
-    nodes = eigvalsh_tridiagonal(np.zeros(count), _recurrence(d, count - 1)) if count > 1 else np.zeros(1)
+    nodes = np.zeros(1)
+    if count > 1:
+        nodes = np.asarray(eigvalsh_tridiagonal(np.zeros(count), _recurrence(d, count - 1)))
     nodes = (nodes - nodes[::-1]) / 2  # symmetric to the last digit
     # from the polynomials rather than from eigenvectors, which lose the tiny weights of high dimensions
     weights = 1 / np.sum(harmonics(d, count - 1, nodes)[0] ** 2, axis=1)
