@@ -16,11 +16,12 @@ import long_times
 import memory
 import phase_diagram
 import scaling
+import sweep
 import transport
 from report import HEADER, Row, machine
 
 TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, density, density_sphere,
-          phase_diagram)  # fmt: skip
+          phase_diagram, sweep)  # fmt: skip
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -27,7 +27,9 @@ LAYERS = [
     {"density"},
     {"diagnostics", "theory"},
     {"settings", "figures", "discs"},
-    {"config", "papers"},
+    {"config"},
+    {"sweep"},
+    {"papers"},
     {"cli"},
     {"__main__"},
 ]

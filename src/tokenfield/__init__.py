@@ -30,6 +30,8 @@ from tokenfield.models import (  # noqa: E402
 from tokenfield.simulate import log_times, simulate  # noqa: E402
 from tokenfield.solvers import Adaptive, Layers, RungeKutta4  # noqa: E402
 from tokenfield.stochastic import EulerMaruyama, Strang  # noqa: E402
+from tokenfield.sweep.dataset import open_sweep  # noqa: E402
+from tokenfield.sweep.drive import sweep  # noqa: E402
 from tokenfield.tokens import Tokens  # noqa: E402
 from tokenfield.trajectory import Trajectory, load  # noqa: E402
 from tokenfield.weights import AttentionWeights  # noqa: E402
@@ -42,7 +44,7 @@ __all__ = [
     "Mirrored", "Noise",
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "EulerMaruyama", "Strang",
-    "Trajectory", "load",
+    "Trajectory", "load", "sweep", "open_sweep",
     # the mean field as a density
     "density",
     # measurements, predictions, pictures

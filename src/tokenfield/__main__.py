@@ -2,4 +2,5 @@
 
 from tokenfield.cli import main
 
-main()
+if __name__ == "__main__":  # workers of a sweep import this file again
+    main()

@@ -1,11 +1,13 @@
 """The command line: reads settings, calls the library, prints what came out. No mathematics here."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,6 +18,12 @@ from tokenfield.errors import InputError, RunError
 from tokenfield.papers import catalogue, recipe
 from tokenfield.papers.low_temperature import demo as headline
 from tokenfield.simulate import simulate as run_simulation
+from tokenfield.sweep import grid as sweeps
+from tokenfield.sweep.cells import PROGRESS, in_use, is_sweep
+from tokenfield.sweep.dataset import COMPLETE, export, open_sweep, summary
+from tokenfield.sweep.drive import sweep as run_sweep
+from tokenfield.sweep.estimate import estimate
+from tokenfield.sweep.repeat import rerun as rerun_cell
 from tokenfield.trajectory import FIXED, Trajectory
 
 app = typer.Typer(
@@ -25,6 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+#: Rows of a list of cells that are shown.
+SHOWN = 20
 
 
 @app.command()
@@ -135,8 +145,89 @@ def simulate(
 
 
 @app.command()
-def info(path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run.")]) -> None:
-    """Say what a stored run is, how far it got, what it cost, and what made it."""
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The sweep to do; see docs/sweeps.md.")],
+    out: Annotated[Path | None, typer.Option(help="Directory for the sweep; out/NAME if left out.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the cells and say what they will cost.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes on this machine; one per core if left out.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A running dask scheduler to use instead.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Compute the cells that failed once more.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Compute a grid of runs. If it is stopped, or killed, the same command goes on with it."""
+    grid = sweeps.read(file)
+    if dry_run:
+        _dry_run(grid, quiet)
+        return
+    if scheduler is not None and workers is not None:
+        raise InputError(f"`--workers` must not be given beside `--scheduler`, but was {workers}")
+    target = out or Path("out") / (grid.store or file.stem)
+    done = run_sweep(
+        grid, workers if scheduler is None else scheduler, store=target, retry_failed=retry_failed,
+        progress=not quiet, say=lambda sentence: console.print(sentence, highlight=False, soft_wrap=True),
+    )  # fmt: skip
+    console.print(f"{done.state.size} cells in {target}", highlight=False, soft_wrap=True)
+    failed = np.flatnonzero(done.state.values.ravel() != COMPLETE)
+    if failed.size:
+        reason = done.status.values.ravel()[failed[0]]
+        raise RunError(
+            f"{failed.size} of {done.state.size} cells failed, the first because: {reason}"
+            f" (all: tokenfield info {target}; once more: --retry-failed)"
+        )
+
+
+def _dry_run(grid: sweeps.Grid, quiet: bool) -> None:
+    table = Table("", "cell", "settings", title=f"{len(grid.cells)} cells in {len(grid.batches)} tasks")
+    shown = list(enumerate(grid.cells))
+    for k, cell in shown if len(shown) <= SHOWN else shown[: SHOWN - 3]:
+        table.add_row(str(k), cell.id[:12], grid.label(cell))
+    if len(shown) > SHOWN:
+        table.add_row("…", "", "")
+        table.add_row(str(shown[-1][0]), shown[-1][1].id[:12], grid.label(shown[-1][1]))
+    console.print(table)
+    with _progress("dry run", quiet) as progress:
+        cost = estimate(grid, progress)
+    console.print(cost.sentence, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def collect(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A sweep, finished or not.")],
+    to: Annotated[Path | None, typer.Option(help="File to write: .nc, .csv or .parquet.")] = None,
+) -> None:
+    """Gather the cells of a sweep into one labelled dataset, and write it for other programs."""
+    dataset = open_sweep(path)
+    console.print(str(dataset.drop_attrs()), highlight=False, markup=False)
+    if to is not None:
+        console.print(f"written: {export(dataset, to)}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def rerun(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A sweep.")],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="Its number, or the beginning of its hash.")],
+) -> None:
+    """Compute one cell of a sweep once more and compare it with what is stored."""
+    found = rerun_cell(path, cell)
+    console.print(found.sentence, highlight=False, soft_wrap=True)
+    if not found.identical:
+        raise RunError("the cell did not come out the same")
+
+
+@app.command()
+def info(path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run, or a sweep.")]) -> None:
+    """Say what a stored run or sweep is, how far it got, what it cost, and what made it."""
+    if is_sweep(path):
+        _sweep_info(path)
+        return
     manifest = store.read_manifest(path)
     store.check_data(path, manifest["written"], FIXED)
     table = Table("", "", title=str(path), show_header=False)
@@ -150,6 +241,27 @@ def info(path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run
     for name, value in manifest.get("stats", {}).items():
         table.add_row(name, _short(value))
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
+    console.print(table)
+
+
+def _sweep_info(path: Path) -> None:
+    facts = summary(path)
+    table = Table("", "", title=str(path), show_header=False)
+    table.add_row("axes", ", ".join(f"{name} ({count})" for name, count in facts["axes"].items()))
+    for name in ("declared", "done", "failed", "missing"):
+        table.add_row(f"cells {name}", str(facts[name]))
+    if in_use(path):
+        told = json.loads((path / PROGRESS).read_text()) if (path / PROGRESS).exists() else {}
+        left = told.get("seconds_left")
+        table.add_row("running now", f"{told.get('running', '?')} at {told.get('cells_per_second', 0):.3g}/s,"
+                      f" {'?' if left is None else f'{left:.3g}'} s left")  # fmt: skip
+        table.add_row("dashboard", str(told.get("dashboard", "")))
+    else:
+        table.add_row("running now", "no")
+    for id, label, sentence in facts["failures"][:SHOWN]:
+        table.add_row(f"failed {id[:12]}", f"{label}: {sentence}")
+    table.add_row("host", _short(facts["host"]))
+    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in facts["versions"].items()))
     console.print(table)
 
 

@@ -5,6 +5,8 @@ What may stand in each section is in settings.py; here is the whole and its erro
 
 import difflib
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +16,6 @@ from pydantic_core import ErrorDetails
 from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.order import order_parameter
 from tokenfield.errors import InputError
-from tokenfield.record import Measure
 from tokenfield.settings import (
     AdaptiveSettings,
     Built,
@@ -28,6 +29,7 @@ from tokenfield.settings import (
     Times,
     WeightsSettings,
 )
+from tokenfield.tokens import Tokens
 from tokenfield.trajectory import plain
 
 
@@ -54,19 +56,23 @@ class Config(Section):
             "summation_tolerance": self.run.summation_tolerance,
             "snapshots": self.run.snapshots,
             "merge_angle": self.run.merge_angle,
-            "measure": {name: self._measure(name) for name in self.run.measure},
+            "measure": {name: partial(fn, model) for name, fn in self.measures().items()},
             "settings": plain(self.model_dump(exclude_none=True)),
         }
 
-    def _measure(self, name: str) -> Measure:
-        if name == "energy":
-            beta = getattr(self.model, "beta", None)
-            if beta is None:
-                raise InputError(
-                    f"`run.measure` must not name 'energy' for {self.model.kind!r}: it has no beta"
-                )
-            return lambda tokens: energy(tokens, beta)
-        return {"order_parameter": order_parameter, "mean": lambda tokens: tokens.moments().mean}[name]
+    def measures(self) -> dict[str, Callable[[Any, Tokens], Any]]:
+        """The functions of model and tokens to be measured, by name."""
+        if "energy" in self.run.measure and not hasattr(self.model, "beta"):
+            raise InputError(f"`run.measure` must not name 'energy' for {self.model.kind!r}: it has no beta")
+        return {name: MEASURES[name] for name in self.run.measure}
+
+
+#: What files may ask to be measured: functions of the model and the tokens.
+MEASURES: dict[str, Callable[[Any, Tokens], Any]] = {
+    "order_parameter": lambda model, tokens: order_parameter(tokens),
+    "energy": lambda model, tokens: energy(tokens, model.beta),
+    "mean": lambda model, tokens: tokens.moments().mean,
+}
 
 
 def read(path: str | Path) -> Config:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
 from tokenfield.attention.direct import Sums
+from tokenfield.attention.ring import gathered, place, spread_tokens
 from tokenfield.record import Record
 from tokenfield.solvers import Solver
 from tokenfield.stepper import Field
@@ -53,28 +54,34 @@ class Run:
         merge_angle: float | None,
         record: Record,
         board: Switchboard,
+        time_limit: float | None = None,
         symmetries: Sequence[Symmetry] = (),
     ):
         self.solver, self.field, self.ts, self.record = solver, field, ts, record
+        self.first = tokens.x
+        if board.ring is not None:
+            self.first, weights = spread_tokens(tokens, board.ring.mesh)
+            self.field = eqx.tree_at(lambda f: f.weights, field, weights)
         self.board, self.used = board, [(float(ts[0]), type(board.sums).__name__.lower())]
-        self.initial, self.merge_angle = tokens, merge_angle
+        self.initial, self.merge_angle, self.time_limit = tokens, merge_angle, time_limit
         #: which row of the state each token is, and how many rows are tokens (the rest is padding)
         self.group, self.active = np.arange(tokens.n), tokens.n
         self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
-        self.burst, self.stalled, self.reconsidered = 8, False, 0
+        self.burst, self.stalled, self.late, self.reconsidered = 8, False, False, 0
         self.symmetries, self.broken = symmetries, ""
         #: attempts, time and restarts when the pace was last looked at
         self.mark = (0, float(ts[0]), 0)
 
     def start(self) -> None:
         """Begin at the first time, with sums that keep their tolerance there."""
-        self.state = _begin(self.solver, self.field, self.initial.x, jnp.asarray(self.ts[0]))
+        self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
         while not np.isfinite(float(self.state.dt)) and self._fall_back():
-            self.state = _begin(self.solver, self.field, self.initial.x, jnp.asarray(self.ts[0]))
+            self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
 
     def go(self, progress: bool) -> Trajectory:
         """Run to the end, or to trouble, and return the trajectory."""
         began, before = time.monotonic(), self.seconds
+        limit_from: float | None = None  # the first burst, which compiles, does not count
         with _bar(progress) as bar:
             task = bar.add_task("simulating", total=1.0, t=float(self.state.t), steps=0, rate=0.0)
             self._record_reached()
@@ -84,6 +91,9 @@ class Run:
                 self._merge()
                 self._reconsider()
                 self.seconds = before + time.monotonic() - began
+                now = time.monotonic()
+                limit_from = limit_from or now
+                self.late = self.time_limit is not None and now - limit_from > self.time_limit
                 self.record.flush(self._checkpoint)
                 steps = int(self.state.steps)
                 rate = steps / max(self.seconds, 1e-9)
@@ -92,7 +102,9 @@ class Run:
         return self._finish()
 
     def _burst(self) -> None:
-        paced = self.merge_angle or not self.board.settled
+        # on several hosts all must do the same, whatever their clocks say
+        hosts = self.board.ring is not None and jax.process_count() > 1
+        paced = self.merge_angle or not self.board.settled or hosts
         most = PACE - self._attempts() % PACE if paced else self.burst
         began = time.monotonic()
         target, stop = jnp.asarray(self.ts[self.record.reached]), jnp.asarray(self.ts[-1])
@@ -117,7 +129,10 @@ class Run:
     def _record_reached(self) -> None:
         while self.record.reached < len(self.ts) and self.ts[self.record.reached] <= float(self.state.t):
             t = float(self.ts[self.record.reached])
-            tokens = Tokens(_read(self.solver, self.state, jnp.asarray(t))[self.group], self.initial.weights)
+            x = _read(self.solver, self.state, jnp.asarray(t))
+            if self.board.ring is not None:
+                x = jnp.asarray(gathered(x))
+            tokens = Tokens(x[self.group], self.initial.weights)
             self._watch_symmetries(t, tokens)
             self.record.add(tokens)
 
@@ -194,21 +209,15 @@ class Run:
         return (k - 1 + min(max(gap, 0.0), 1.0)) / (len(self.ts) - 1)
 
     def _trouble(self) -> str:
-        t, began = float(self.state.t), np.isfinite(float(self.state.dt))
-        if self.stalled:
-            return f"stopped at t = {t:g}: steps of {float(self.state.dt):.1e} will not get far; {ROUGH}"
-        if began and not bool(self.state.failed):
-            return ""
-        if not self.field.exact:
-            return (
-                f"stopped at t = {t:g}: {self.used[-1][1]} sums missed their tolerance"
-                f" {self.board.tolerance:g} at the next step; use summation='auto' or 'direct'"
-            )
-        if not began:
-            return f"stopped at t = {t:g}: the velocity is not finite at the initial tokens"
-        if self.solver.controller is None:
-            return f"stopped at t = {t:g}: the next step gave tokens that are not finite"
-        return f"stopped at t = {t:g}: no step, however short, met the tolerance; {ROUGH}"
+        missed = (
+            "" if self.field.exact else f"{self.used[-1][1]} sums missed their tolerance"
+            f" {self.board.tolerance:g} at the next step; use summation='auto' or 'direct'"
+        )  # fmt: skip
+        t, dt, failed = float(self.state.t), float(self.state.dt), bool(self.state.failed)
+        reason = trouble(dt, failed, self.stalled, self.solver, missed)
+        if not reason and self.late:
+            reason = out_of_time(self.time_limit)
+        return f"stopped at t = {t:g}: {reason}" if reason else ""
 
     def _finish(self) -> Trajectory:
         trouble = self._trouble()
@@ -245,7 +254,8 @@ class Run:
         arrays = {"group": self.group, "weights": self.field.weights}
         state = {f"state_{i}": leaf for i, leaf in enumerate(leaves)}
         sums = {"sums": json.dumps([self.board.describe(), self.used, self.reconsidered, self.broken])}
-        return {k: np.asarray(v) for k, v in (counts | floats | arrays | state | sums).items()}
+        every = (counts | floats | arrays | state | sums).items()
+        return {k: gathered(v) if isinstance(v, Array) else np.asarray(v) for k, v in every}
 
     def restore(self, saved: Checkpoint | None) -> None:
         """Go on from a checkpoint, or from the start if there is none."""
@@ -275,7 +285,32 @@ class Run:
         ]
         bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
         self.state = eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
+        if self.board.ring is not None:
+            mesh = self.board.ring.mesh
+            self.state, placed = place((self.state, self.field.weights), mesh, rows)
+            self.field = eqx.tree_at(lambda f: f.weights, self.field, placed)
         return None
+
+
+def trouble(dt: float, failed: bool, stalled: bool, solver: Solver, missed: str = "") -> str:
+    """Why a run cannot go on, in words; nothing if it can. `missed`: what inexact sums have to say."""
+    began = np.isfinite(dt)
+    if stalled:
+        return f"steps of {dt:.1e} will not get far; {ROUGH}"
+    if began and not failed:
+        return ""
+    if missed:
+        return missed
+    if not began:
+        return "the velocity is not finite at the initial tokens"
+    if solver.controller is None:
+        return "the next step gave tokens that are not finite"
+    return f"no step, however short, met the tolerance; {ROUGH}"
+
+
+def out_of_time(limit: float | None) -> str:
+    """What a run says that was stopped by the clock."""
+    return f"the time limit of {limit:g} s is used up"
 
 
 def _history(used: list[tuple[float, str]]) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
+from tokenfield.attention.ring import Ring, mesh_of
 from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require, require_kind
 from tokenfield.models import Model, Noisy
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
@@ -51,6 +52,8 @@ def simulate(
     strict: bool = True,
     settings: Mapping[str, Any] | None = None,
     summation_tolerance: float | None = None,
+    time_limit: float | None = None,
+    devices: int | None = None,
 ) -> Trajectory:
     """Follow the tokens through the times `ts` and return a `Trajectory`.
 
@@ -72,6 +75,10 @@ def simulate(
         settings: plain data to keep in the store beside the inputs.
         summation_tolerance: error allowed in the sums; a tenth of the solver's tolerance if left out. The
             greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
+        time_limit: seconds after which the run stops, as after numerical trouble; looked at between bursts
+            of steps, a few times a second unless a single step takes longer.
+        devices: spread the tokens over so many JAX devices, direct sums round a ring of them; for runs
+            larger than one device, also on several hosts (docs/clusters.md). Not with `merge_angle`.
 
     Tokens with a symmetry that the model keeps are watched: `status` and `stats["symmetry"]` say when
     rounding has broken it; what follows is not the solution (`models.Mirrored` keeps a reflection).
@@ -89,9 +96,17 @@ def simulate(
                 merge_angle)  # fmt: skip
         require(not isinstance(model, Noisy), "merge_angle", "not be used with noise",
                 merge_angle)  # fmt: skip
+    if time_limit is not None:
+        require(as_number(time_limit, "time_limit") > 0, "time_limit", "be positive", time_limit)
     tolerance = _summation_tolerance(summation_tolerance, solver)
+    ring = None if devices is None else Ring(mesh=mesh_of(devices))
+    require(ring is None or merge_angle is None, "merge_angle", "not be used on several devices", merge_angle)
+    require(ring is None or not isinstance(model, Noisy), "devices", "not be used with noise", devices)
+    if ring is not None and jax.process_count() > 1:
+        for name, value in (("store", store), ("time_limit", time_limit)):
+            require(value is None, name, "not be used on several hosts", repr(value))
     known = lax.stop_gradient(tokens)  # under grad, unlike jit, the values are there
-    board = Switchboard(summation, _heads(model, summation, tokens), known, tolerance)
+    board = Switchboard(summation, _heads(model, summation, tokens), known, tolerance, ring)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
     if is_traced(model, tokens, times):
         require(merge_angle is None, "merge_angle", "not be used under jit", merge_angle)
@@ -109,10 +124,11 @@ def simulate(
         ts=times,
         snapshots=None if snapshots is None else kept_indices(snapshots, len(times)),
         measure=sorted(measure),
+        **({} if devices is None else {"devices": devices}),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
     kept = [each for each in symmetries(tokens) if model.commutes(each.map)]
-    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, kept)
+    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, time_limit, kept)
     try:
         if path is None:
             run.start()

@@ -6,6 +6,7 @@
 | circle | Fourier series, d = 2 | n |
 | harmonic | spherical harmonics, d = 3 | n, and the tables of degree √β |
 | merged | over occupied cells, d = 2, 3 | n, and the square of the number of cells |
+| direct, on several devices | all pairs, keys passed round a ring | n²/devices |
 | auto | the cheapest of these that keeps the tolerance, looked up again during the run |
 
 The cost model has constants measured once (benchmarks/fast_sums.py); nothing is timed during a run, so
@@ -24,6 +25,7 @@ from tokenfield.attention.direct import DIRECT, Direct, Sums
 from tokenfield.attention.fast import Fast, lengths
 from tokenfield.attention.harmonic import Harmonic
 from tokenfield.attention.merged import Merged
+from tokenfield.attention.ring import Ring
 from tokenfield.errors import InputError, is_traced, require
 from tokenfield.tokens import Tokens
 
@@ -46,13 +48,24 @@ class Switchboard:
     `heads` (heads, d, d) are the matrices βB of the model, None if it has no exponential sums to speed up.
     """
 
-    def __init__(self, summation: str, heads: np.ndarray | None, tokens: Tokens, tolerance: float):
+    def __init__(
+        self,
+        summation: str,
+        heads: np.ndarray | None,
+        tokens: Tokens,
+        tolerance: float,
+        ring: Ring | None = None,
+    ):
         known = ", ".join(repr(name) for name in SUMMATIONS)
         require(
             isinstance(summation, str) and summation in SUMMATIONS, "summation", f"be one of {known}",
             repr(summation),
         )  # fmt: skip
-        self.summation, self.heads, self.tolerance = summation, heads, tolerance
+        if ring is not None:
+            require(summation in ("auto", "direct"), "summation", "be 'auto' or 'direct' on several devices",
+                    repr(summation))  # fmt: skip
+            summation = "direct"
+        self.summation, self.heads, self.tolerance, self.ring = summation, heads, tolerance, ring
         self.n, self.d = tokens.n, tokens.d
         self._check(tokens)
         self._expansion: Fast | None = None
@@ -134,6 +147,8 @@ class Switchboard:
     # -- the candidates and what they cost
 
     def _direct(self) -> Direct:
+        if self.ring is not None:
+            return self.ring
         if self.heads is None:
             return DIRECT
         scaled = self.heads[:, :1, :1] * np.eye(self.d)

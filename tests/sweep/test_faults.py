@@ -1,0 +1,186 @@
+"""kill -9 of a worker, of the scheduler and of the driver, at random moments.
+
+Twenty seeded trials; TOKENFIELD_FAULT_TRIALS=200 asks for more.
+"""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+
+import tokenfield as tkf
+from tests.sweep import faults
+from tests.sweep.test_sweep import same
+from tokenfield.sweep import grid
+
+pytestmark = pytest.mark.slow
+TRIALS = int(os.environ.get("TOKENFIELD_FAULT_TRIALS", "20"))
+CONTEXT = multiprocessing.get_context("forkserver")
+CELLS = {cell.id: cell for cell in grid.declare(faults.SLOW).cells}
+BATCH = max(len(batch.cells) for batch in grid.declare(faults.SLOW).batches)
+assert BATCH == 2
+PATIENCE = 120.0
+
+
+def until(holds, what):
+    """Wait for something, with patience."""
+    stop = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < stop, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def start(target, *arguments):
+    process = CONTEXT.Process(target=target, args=tuple(map(str, arguments)))
+    process.start()
+    return process
+
+
+def kill(process):
+    process.kill()
+    process.join()
+
+
+class Cluster:
+    """A scheduler and two workers that can be killed and replaced."""
+
+    def __init__(self, directory):
+        self.directory, self.count = directory, 0
+        self.workers = []
+        self.begin()
+
+    def begin(self):
+        self.count += 1
+        file = self.directory / f"address{self.count}"
+        self.scheduler = start(faults.scheduler, file)
+        until(file.exists, "the scheduler")
+        self.address = file.read_text()
+        self.workers = [start(faults.worker, self.address, self.directory / "w") for _ in range(2)]
+
+    def replace_worker(self, k):
+        kill(self.workers[k])
+        self.workers[k] = start(faults.worker, self.address, self.directory / "w")
+
+    def end(self):
+        for process in (self.scheduler, *self.workers):
+            kill(process)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    CONTEXT.set_forkserver_preload(["tests.sweep.faults"])
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.end()
+    assert not [p for p in (made.scheduler, *made.workers) if p.is_alive()]
+
+
+def finish(path, cluster, said):
+    process = start(faults.driver, path, cluster.address, said)
+    process.join(PATIENCE)
+    assert process.exitcode == 0, said.read_text() if said.exists() else process.exitcode
+
+
+@pytest.fixture(scope="module")
+def whole(cluster, tmp_path_factory):
+    """The undisturbed sweep, and how long it takes on warm workers."""
+    place = tmp_path_factory.mktemp("whole")
+    finish(place / "first", cluster, place / "said")
+    began = time.monotonic()
+    finish(place / "second", cluster, place / "said")
+    seconds = time.monotonic() - began
+    data = tkf.open_sweep(place / "first")
+    assert (data.state == 1).all()
+    same(tkf.open_sweep(place / "second"), data)
+    return data, seconds
+
+
+def landed(path):
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "cells").glob("*.cell")}
+
+
+def computed(path):
+    """How often each cell was begun, from the log."""
+    lines = re.findall(r"computes batch \d+: (.*)", (path / "log.txt").read_text())
+    return Counter(id for line in lines for id in line.split())
+
+
+def check(path, whole, before, in_flight):
+    """The same bits; what had landed is untouched; nothing half-written; little computed twice."""
+    same(tkf.open_sweep(path), whole)
+    assert before.items() <= landed(path).items()
+    assert sorted(p.name for p in (path / "cells").iterdir()) == sorted(f"{id}.cell" for id in CELLS)
+    assert not list(path.glob(".*.draft"))
+    counts = computed(path)
+    assert set(counts) == set(CELLS)
+    assert sum(counts.values()) <= len(CELLS) + in_flight * BATCH
+
+
+@pytest.mark.parametrize("seed", range(TRIALS))
+def test_kill_at_a_random_moment(seed, cluster, whole, tmp_path):
+    data, seconds = whole
+    rng = np.random.default_rng(seed)
+    victim = ("worker", "scheduler", "driver")[seed % 3]
+    path, said = tmp_path / "sweep", tmp_path / "said"
+    running = start(faults.driver, path, cluster.address, said)
+    if seed % 2:  # from the first cell on; else at any moment, also before there is a directory
+        until(lambda: (path / "cells").is_dir() and len(landed(path)) > 0, "a first cell")
+        time.sleep(rng.uniform(0, 0.7 * seconds))
+    else:
+        time.sleep(rng.uniform(0, 1.1 * seconds))
+    if victim == "worker":
+        cluster.replace_worker(int(rng.integers(2)))
+        running.join(PATIENCE)
+        assert running.exitcode == 0
+        check(path, data, {}, 1)
+        return
+    if victim == "driver":
+        kill(running)
+    else:
+        kill(cluster.scheduler)
+        running.join(PATIENCE)
+        # it may have been done already
+        assert running.exitcode in (0, faults.SENTENCE), said.read_text()
+        assert running.exitcode == 0 or "lost the scheduler" in said.read_text()
+        for process in cluster.workers:
+            kill(process)
+        cluster.begin()
+    before = landed(path) if path.exists() else {}
+    finish(path, cluster, said)
+    check(path, data, before, 4)  # two workers' batches at the kill, two more that they may have begun
+
+
+def offspring(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("victim", ["worker", "driver"])
+def test_kill_what_a_sweep_spawned_itself(victim, whole, tmp_path):
+    """The same with the workers that `tokenfield sweep` starts on this machine."""
+    path, said = tmp_path / "sweep", tmp_path / "said"
+    running = CONTEXT.Process(target=faults.driver, args=(str(path), 2, str(said)))
+    running.start()
+    until(lambda: (path / "cells").is_dir() and len(landed(path)) > 2, "some cells")
+    log = (path / "log.txt").read_text()
+    pids = [int(pid) for pid in re.findall(r"pid (\d+) computes", log)]
+    children = {child.pid for child in offspring(running)}
+    assert set(pids) <= children
+    os.kill(pids[-1] if victim == "worker" else running.pid, signal.SIGKILL)
+    running.join(PATIENCE)
+    assert running.exitcode == (0 if victim == "worker" else -signal.SIGKILL)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in children), "the workers to be gone")
+    before = landed(path)
+    if victim == "driver":
+        assert json.loads((path / "manifest.json").read_text())["cells"]["done"] < len(CELLS)
+        again = CONTEXT.Process(target=faults.driver, args=(str(path), 2, str(said)))
+        again.start()
+        again.join(PATIENCE)
+        assert again.exitcode == 0
+    check(path, whole[0], before, 2)

@@ -1,0 +1,539 @@
+"""Sweeps in this process: what is computed, what is kept, what goes wrong, what is collected."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import tokenfield as tkf
+from tests.sweep.cases import SMALL, small
+from tokenfield import cli, config, store
+from tokenfield.sweep import cells as stored
+from tokenfield.sweep import dataset, drive, grid, simulation, work
+from tokenfield.sweep.repeat import rerun
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing may catch it."""
+
+
+def same(a, b):
+    """Equal to the bit, what was computed on other hosts included."""
+    xr.testing.assert_identical(a, b)
+    for name in a.variables:
+        assert a[name].values.tobytes() == b[name].values.tobytes(), name
+
+
+def killed_after(monkeypatch, count, **more):
+    """Interrupt a sweep when `count` cells are written, in the middle of a write."""
+    replace, done = os.replace, [0]
+
+    def dying(source, target):
+        if str(target).endswith(stored.DONE):
+            done[0] += 1
+            if done[0] > count:
+                raise Killed
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stored.os, "replace", dying)
+        # a killed process does not clean up
+        patch.setattr("pathlib.Path.unlink", lambda self, missing_ok=False: None)
+        with pytest.raises(Killed):
+            tkf.sweep(SMALL, 0, **more)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The undisturbed sweep and where it is."""
+    path = tmp_path_factory.mktemp("whole") / "sweep"
+    return path, tkf.sweep(SMALL, 0, store=path)
+
+
+def test_every_cell_is_the_run_it_says(whole):
+    _, data = whole
+    assert data.sizes == {"beta": 3, "seed": 4, "time": 9, "mean_1": 2}
+    assert (data.state == dataset.COMPLETE).all()
+    for cell in grid.declare(SMALL).cells[::5]:
+        run = tkf.simulate(**config.parse(cell.settings).arguments())
+        mine = data.isel(beta=cell.where[0], seed=cell.where[1])
+        np.testing.assert_allclose(mine["mean"], run.measured["mean"], atol=1e-13)
+        np.testing.assert_allclose(mine["order_parameter"], run.measured["order_parameter"], atol=1e-13)
+        assert str(mine["status"].values) == run.status
+        assert int(mine["steps"]) == run.stats["steps"]
+
+
+def test_a_finished_sweep_is_not_touched(whole, monkeypatch):
+    path, data = whole
+    before = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "cells").iterdir()}
+    monkeypatch.setattr(drive, "executor_of", None)  # nobody is asked to compute
+    same(tkf.sweep(SMALL, 0, store=path), data)
+    assert before == {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "cells").iterdir()}
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 11])
+def test_a_killed_sweep_goes_on_to_the_same_bits(whole, count, tmp_path, monkeypatch):
+    path = tmp_path / "sweep"
+    killed_after(monkeypatch, count, store=path)
+    drafts = list((path / "cells").glob(".*"))
+    assert len(drafts) == 1  # the one that was being written
+    partial = tkf.open_sweep(path)
+    assert int((partial.state == dataset.COMPLETE).sum()) == count
+    assert int(np.isnan(partial["steps"]).sum() if "steps" in partial else 12) == 12 - count
+    before = {p.name: p.stat().st_ino for p in (path / "cells").glob("*.cell")}
+    computed = []
+    compute = work.compute
+    monkeypatch.setattr(work, "compute", lambda task: computed.append(task.number) or compute(task))
+    same(tkf.sweep(SMALL, 0, store=path), whole[1])
+    assert len(computed) == 12 - count  # these cells are batches of one
+    assert before.items() <= {p.name: p.stat().st_ino for p in (path / "cells").glob("*.cell")}.items()
+    assert not list((path / "cells").glob(".*"))
+
+
+def test_a_lost_manifest_is_rebuilt_from_the_cells(whole, tmp_path):
+    path = tmp_path / "sweep"
+    shutil.copytree(whole[0], path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(tkf.InputError, match="has no manifest.json"):
+        tkf.open_sweep(path)
+    same(tkf.sweep(SMALL, 0, store=path), whole[1])
+
+
+# -- what may be found in the directory: one sentence each, no damage
+
+
+def _files(path):
+    return {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    "what", ["edited", "format", "broken", "other sweep", "other version", "foreign", "file", "stranger"]
+)
+def test_what_is_refused_is_left_alone(whole, what, tmp_path, monkeypatch):
+    path, config = tmp_path / "sweep", SMALL
+    shutil.copytree(whole[0], path)
+    manifest = path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    if what == "edited":
+        content["declaration"]["solver"]["step"] = 0.5
+        manifest.write_text(json.dumps(content))
+        sentence = "was changed by hand; delete it and run the sweep again"
+    elif what == "format":
+        manifest.write_text(json.dumps(content | {"format": "tokenfield sweep 0"}))
+        sentence = "must be a sweep of format 'tokenfield sweep 1', but .* has 'tokenfield sweep 0'"
+    elif what == "broken":
+        manifest.write_text("{")
+        sentence = "manifest.json is unreadable"
+    elif what == "other sweep":
+        config = small(solver={"step": 0.5})
+        sentence = "`store` must hold the same sweep, but .* other settings"
+    elif what == "other version":
+        monkeypatch.setitem(stored._version, "tokenfield", "9.9")
+        sentence = "by the versions that began it, .* tokenfield 0.1.0 then and 9.9 now"
+    elif what == "foreign":
+        shutil.rmtree(path)
+        path.mkdir()
+        (path / "thesis.tex").write_text("years of work")
+        sentence = "must be new, empty or a sweep, but .* holds other files"
+    elif what == "file":
+        shutil.rmtree(path)
+        path.write_text("")
+        sentence = "must be a directory"
+    elif what == "stranger":
+        manifest.unlink()
+        config = small(sweep={"seeds": 2})
+        sentence = "must hold cells of this sweep only"
+    before = _files(path)
+    with pytest.raises(tkf.InputError, match=sentence) as error:
+        tkf.sweep(config, 0, store=path)
+    assert "\n" not in str(error.value)
+    assert _files(path) == before
+
+
+def test_two_sweeps_on_one_directory(whole, tmp_path):
+    path = tmp_path / "sweep"
+    shutil.copytree(whole[0], path)
+    with open(path / ".lock", "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert stored.in_use(path)
+        before = _files(path)
+        with pytest.raises(tkf.InputError, match="must not be in use, but another sweep is running in"):
+            tkf.sweep(SMALL, 0, store=path)
+        same(tkf.open_sweep(path), whole[1])  # looking is always allowed
+        assert _files(path) == before
+    assert not stored.in_use(path)
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "empty", "swapped"])
+def test_a_damaged_cell_is_set_aside_and_computed_again(whole, how, tmp_path):
+    path = tmp_path / "sweep"
+    shutil.copytree(whole[0], path)
+    cells = grid.declare(SMALL).cells
+    file = path / "cells" / f"{cells[4].id}.cell"
+    raw = file.read_bytes()
+    if how == "swapped":
+        raw = (path / "cells" / f"{cells[5].id}.cell").read_bytes()
+    file.write_bytes(
+        {"cut": raw[:-9], "empty": b"", "swapped": raw, "flipped": raw[:-9] + b"\x01" + raw[-8:]}[how]
+    )
+    seen = tkf.open_sweep(path)
+    assert seen.state.values.ravel()[4] == dataset.FAILURE
+    assert "is damaged" in seen.status.values.ravel()[4]
+    assert int((seen.state == dataset.COMPLETE).sum()) == 11
+    with pytest.raises(tkf.InputError, match="is damaged"):
+        rerun(path, "4", 0)
+    said = []
+    same(tkf.sweep(SMALL, 0, store=path, say=said.append), whole[1])
+    assert len(said) == 1 and "is damaged" in said[0] and "set aside" in said[0]
+    assert (path / "cells" / f"{cells[4].id}.damaged").exists()
+
+
+def test_a_cell_says_where_it_comes_from(whole):
+    path, data = whole
+    cell = grid.declare(SMALL).cells[0]
+    found = stored.Cells(path).read(cell.id)
+    assert found.settings == cell.settings
+    assert found.versions == {name: store.versions()[name] for name in store.COMPUTES}
+    assert found.host["machine"] and found.host["device"]
+    declaration = json.loads(data.attrs["declaration"])
+    again = grid.declare(declaration)
+    assert [c.id for c in again.cells] == list(data.cell.values.ravel())
+    assert json.loads(data.attrs["keys"])[cell.id] == {"initial.key": cell.settings["initial"]["key"]}
+
+
+# -- cells that fail
+
+
+FAILING = small(
+    weights={"V": {"diag": [1.0, 0.5]}, "B": None, "Q": {"diag": [1e200, 1e200]}, "K": {"diag": [1.0, 1.0]}},
+    sweep={"model": {"beta": [1.0]}, "seeds": None, "initial": {"key": [1]},
+           "weights": {"K": {"diag": [[1e-200, 1e-200], [1e200, 1e200]]}}},
+)  # fmt: skip
+
+
+def test_failures_are_rows_and_can_be_retried(tmp_path, monkeypatch):
+    bad = grid.declare(SMALL).cells[3].id
+    compute = work.compute
+
+    def failing(task):
+        made = compute(task)
+        return {
+            id: dataclasses.replace(o, complete=False, status="stopped at t = 0.5: rough") if id == bad else o
+            for id, o in made.items()
+        }
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "compute", failing)
+        data = tkf.sweep(SMALL, 0, store=tmp_path / "s")
+        assert data.state.values.ravel().tolist().count(dataset.COMPLETE) == 11
+        assert data.status.values.ravel()[3] == "stopped at t = 0.5: rough"
+        again = tkf.sweep(SMALL, 0, store=tmp_path / "s")  # a failure is not tried again by itself
+        assert again.identical(data)
+    shown = CliRunner().invoke(cli.app, ["info", str(tmp_path / "s")])
+    assert shown.exit_code == 0
+    assert "stopped at t = 0.5" in shown.stdout.replace("\n", " ")
+    retried = tkf.sweep(SMALL, 0, store=tmp_path / "s", retry_failed=True)
+    assert (retried.state == dataset.COMPLETE).all()
+    assert not list((tmp_path / "s" / "cells").glob("*.failed"))
+
+
+def test_numerical_trouble_is_a_sentence(tmp_path):
+    data = tkf.sweep(FAILING, 0, store=tmp_path / "s")
+    assert data.state.values.ravel().tolist() == [dataset.COMPLETE, dataset.FAILURE]
+    assert "finite" in data.status.values.ravel()[1]
+
+
+def test_nan_is_a_failure():
+    from tokenfield.sweep.outcome import Outcome
+
+    arrays = {"energy": np.array([1.0, np.nan]), "time": np.zeros(2)}
+    found = Outcome("reached t = 1 as asked", True, arrays).checked()
+    assert not found.complete
+    assert found.status == "reached t = 1 as asked, but energy came out as NaN"
+
+
+def test_a_cell_that_never_ends_is_stopped_and_the_others_go_on(tmp_path):
+    config = small(
+        initial={"key": 1},
+        sweep={"seeds": None, "model": {"beta": [1.0]}, "solver": {"step": [0.25, 1e-9]}, "time_limit": 0.3},
+    )
+    data = tkf.sweep(config, 0, store=tmp_path / "s")
+    assert data.state.values.ravel().tolist() == [dataset.COMPLETE, dataset.FAILURE]
+    assert "the time limit of 0.3 s is used up" in str(data.status.values.ravel()[1])
+
+
+def test_a_batch_gives_what_its_cells_give_alone():
+    """Lanes at their own pace, one that cannot be built, one that never ends, beside two that are well."""
+    base = simulation.check(
+        {"weights": {"identity": 3}, "model": {"kind": "softmax", "beta": 1.0},
+         "initial": {"law": "equiangular", "n": 3, "d": 3, "rho": 0.1}, "times": {"stop": 2.0, "count": 4},
+         "run": {"measure": ["order_parameter", "energy"], "snapshots": [0, -1]}}
+    )  # fmt: skip
+    lanes = [
+        base,
+        base | {"model": {"kind": "softmax", "beta": 25.0}, "times": base["times"] | {"stop": 40.0}},
+        base | {"initial": base["initial"] | {"rho": 3.0}},
+        base | {"times": base["times"] | {"stop": 1e300}},
+    ]
+    assert len({simulation.together_if(settings) for settings in lanes}) == 1
+    made = simulation.together(lanes, 5, 0.5)
+    for settings, outcome in zip(lanes[:2], made, strict=False):
+        one = simulation.alone(settings, None)
+        assert outcome.status == one.status
+        assert outcome.counts == one.counts
+        for name, values in one.arrays.items():
+            np.testing.assert_allclose(outcome.arrays[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
+            assert outcome.axes[name] == one.axes[name]
+    assert "`rho` must lie in" in made[2].status
+    assert not made[3].complete
+
+
+# -- disks that are full or closed
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, as small as wanted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_costs_only_the_cells_that_do_not_fit(disk, whole):
+    path = disk / "s"
+    (disk / "ballast").write_bytes(bytes(32 * 1024))
+    data = tkf.sweep(SMALL, 0, store=path)
+    lost = data.state != dataset.COMPLETE
+    assert 0 < int(lost.sum()) < 12
+    assert all("No space left" in str(s) for s in data.status.values[lost.values])
+    assert not list((path / "cells").glob(".*"))
+    (disk / "ballast").unlink()
+    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+    same(tkf.sweep(SMALL, 0, store=path), whole[1])
+
+
+def test_a_directory_that_cannot_be_written(disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(
+        tkf.RunError, match="could not write to .*: Read-only file system; what was finished is kept"
+    ):
+        tkf.sweep(SMALL, 0, store=disk / "s")
+
+
+def test_a_disk_that_fills_up_on_the_way(disk, monkeypatch):
+    compute, count = work.compute, [0]
+
+    def filling(task):
+        count[0] += 1
+        if count[0] == 3:
+            with contextlib.suppress(OSError), open(disk / "ballast", "wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        return compute(task)
+
+    monkeypatch.setattr(work, "compute", filling)
+    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+    data = tkf.sweep(SMALL, 0, store=disk / "s")
+    assert int((data.state == dataset.COMPLETE).sum()) == 2
+    assert count[0] == 3  # the rest is not even computed
+    said = [str(s) for s in data.status.values.ravel()]
+    assert sum("No space left" in s for s in said) == 10
+    assert not list((disk / "s" / "cells").glob(".*"))
+
+
+# -- the dataset in other hands
+
+
+def test_netcdf_and_csv_say_the_same(whole, tmp_path):
+    path, data = whole
+    back = xr.load_dataset(dataset.export(data, tmp_path / "a.nc"), engine="scipy")
+    for name in ("order_parameter", "mean", "state", "steps", "beta", "seed", "time"):
+        np.testing.assert_array_equal(back[name], data[name])
+    assert back.status.values.ravel()[0] == data.status.values.ravel()[0]
+    assert back.attrs["declaration"] == data.attrs["declaration"]
+    table = pd.read_csv(dataset.export(data, tmp_path / "a.csv"))
+    assert len(table) == 108
+    row = table[(table.beta == 10.0) & (table.seed == 2) & (table.time == 0.5)].iloc[0]
+    cell = data.sel(beta=10.0, seed=2, time=0.5)
+    assert row["order_parameter"] == float(cell.order_parameter)
+    assert [row["mean_1"], row["mean_2"]] == cell["mean"].values.tolist()
+    done = CliRunner().invoke(cli.app, ["collect", str(path), "--to", str(tmp_path / "b.nc")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "b.nc").read_bytes() == (tmp_path / "a.nc").read_bytes()
+
+
+def test_parquet_or_a_sentence(whole, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow") if dataset._parquet() else None
+    monkeypatch.setattr(dataset, "_parquet", lambda: False)
+    with pytest.raises(tkf.InputError, match="without the package pyarrow"):
+        dataset.export(whole[1], tmp_path / "a.parquet")
+    with pytest.raises(tkf.InputError, match="^`path` must end with one of .nc, .csv, .parquet"):
+        dataset.export(whole[1], tmp_path / "a.xls")
+
+
+def test_fits_and_figures_take_it(whole):
+    _, data = whole
+    one = data.order_parameter.sel(beta=10.0, seed=0)
+    fit = tkf.fit_rate(one.time, one, model="exponential")
+    assert np.isfinite(fit.rate)
+    drawn = tkf.figures.curves(
+        data.time,
+        {f"β = {b:g}": data.order_parameter.sel(beta=b, seed=0) for b in data.beta.values},
+        "t",
+        "R",
+    )
+    assert drawn is not None
+
+
+def test_times_that_differ_are_a_variable(tmp_path):
+    config = small(sweep={"seeds": None, "initial": {"key": [1]}, "model": {"beta": [1.0]},
+                          "times": {"stop": [1.0, 2.0]}}, times={"count": 3})  # fmt: skip
+    data = tkf.sweep(config, 0, store=tmp_path / "s")
+    assert data.times.dims[-1] == "time_index"
+    np.testing.assert_array_equal(data.times.values.reshape(2, 3), [[0, 0.5, 1], [0, 1, 2]])
+
+
+def test_rerun_repeats_a_cell_and_sees_a_difference(whole, tmp_path):
+    found = rerun(whole[0], "7", 0)
+    assert found.identical
+    assert "the same to the bit" in found.sentence
+    path = tmp_path / "sweep"
+    shutil.copytree(whole[0], path)
+    cells, cell = stored.Cells(path), grid.declare(SMALL).cells[7]
+    outcome = cells.read(cell.id).outcome
+    moved = {"order_parameter": outcome.arrays["order_parameter"] + 1e-9}
+    other = dataclasses.replace(outcome, arrays=dict(outcome.arrays) | moved)
+    cells.write({cell.id: ("simulate", cell.settings, other)})
+    found = rerun(path, cell.id[:8], 0)
+    assert not found.identical
+    assert found.differences == pytest.approx({"order_parameter": 1e-9}, rel=1e-3)
+
+
+def test_open_sweep_refuses_what_is_none(tmp_path):
+    with pytest.raises(tkf.InputError, match="does not exist"):
+        tkf.open_sweep(tmp_path / "nowhere")
+    with pytest.raises(tkf.InputError, match="is none"):
+        tkf.open_sweep(tmp_path)
+
+
+@pytest.mark.parametrize("executor", ["nowhere", -1, 1.5, object()])
+def test_executors_that_are_none(executor, tmp_path):
+    with pytest.raises(tkf.InputError, match="^`(executor|scheduler)` must be"):
+        tkf.sweep(SMALL, executor, store=tmp_path / "s")
+
+
+# -- as a person types it
+
+
+TOML = """
+[weights]
+identity = 2
+[model]
+kind = "softmax"
+[initial]
+law = "uniform"
+n = 8
+d = 2
+[times]
+stop = 1.0
+count = 3
+[solver]
+kind = "layers"
+step = 0.25
+[sweep]
+store = "named"
+time_limit = 100
+model.beta = [1.0, 2.0]
+seeds = 2
+"""
+
+
+def tokenfield(*arguments, cwd):
+    command = [sys.executable, "-m", "tokenfield", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text(TOML)
+    return tmp_path / "grid.toml"
+
+
+def test_the_commands(file, tmp_path):
+    run = CliRunner()
+    planned = run.invoke(cli.app, ["sweep", str(file), "--dry-run", "--quiet"])
+    assert planned.exit_code == 0, planned.output
+    assert "4 cells" in planned.output and "of work on one core" in planned.output
+    assert not (tmp_path / "out").exists()  # nothing is stored
+    done = run.invoke(cli.app, ["sweep", str(file), "--workers", "0", "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert (tkf.open_sweep(tmp_path / "out" / "named").state == 1).all()
+    shown = run.invoke(cli.app, ["info", "out/named"])
+    assert shown.exit_code == 0 and "beta (2), seed (2)" in shown.output
+    both = run.invoke(cli.app, ["sweep", str(file), "--workers", "1", "--scheduler", "tcp://nowhere:1"])
+    assert isinstance(both.exception, tkf.InputError)
+
+
+@pytest.mark.slow
+def test_a_sweep_with_workers_is_the_sweep_without(file, tmp_path):
+    done = tokenfield("sweep", file, "--workers", 2, "--out", tmp_path / "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 workers at tcp://127.0.0.1" in done.stdout and "dashboard: http://127.0.0.1" in done.stdout
+    same(tkf.open_sweep(tmp_path / "a").drop_attrs(), tkf.sweep(file, 0, store=tmp_path / "b").drop_attrs())
+    again = tokenfield("rerun", tmp_path / "a", 3, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "the same to the bit" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_cell_that_hangs_or_kills_its_worker_fails_and_the_others_go_on(file, tmp_path, monkeypatch):
+    """A cell that cannot be stopped politely is ended with its worker; one that is fatal is given up."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    done = subprocess.run(
+        [sys.executable, "evil.py"], cwd=tmp_path, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    data = tkf.open_sweep(tmp_path / "out" / "evil")
+    assert data.state.values.ravel().tolist() == [2, 1, 1, 2]
+    assert "its worker was ended" in str(data.status.values.ravel()[0])
+    assert "its worker died, again and again" in str(data.status.values.ravel()[3])
+
+
+EVIL = """
+import os, sys, time
+import tokenfield as tkf
+from tokenfield.sweep import grid, simulation, work
+
+CELLS = [cell.settings for cell in grid.read("grid.toml").cells]
+work.GRACE = 1.0
+alone = simulation.alone
+
+def evil(settings, time_limit):
+    if settings == CELLS[0]:
+        time.sleep(1000)
+    if settings == CELLS[3]:
+        os._exit(9)
+    return alone(settings, time_limit)
+
+simulation.alone = evil  # in the workers as well, which import this file
+
+if __name__ == "__main__":
+    text = open("grid.toml").read().replace("time_limit = 100", "time_limit = 5")
+    open("limited.toml", "w").write(text)
+    tkf.sweep("limited.toml", 2, store="out/evil")
+"""
