@@ -17,7 +17,7 @@ LAYERS = [
     {"errors", "sphere"},
     {"tokens", "store"},
     {"weights"},
-    {"initial", "attention"},
+    {"initial", "attention", "symmetry"},
     {"models"},
     {"solvers"},
     {"stepper", "stochastic", "trajectory"},

@@ -9,7 +9,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from tokenfield import density, figures, initial, sphere, theory, weights  # noqa: E402
+from tokenfield import density, figures, initial, sphere, symmetry, theory, weights  # noqa: E402
 from tokenfield.diagnostics.clusters import clusters  # noqa: E402
 from tokenfield.diagnostics.energy import dissipation, energy, log_energy  # noqa: E402
 from tokenfield.diagnostics.free_energy import free_energy  # noqa: E402
@@ -21,6 +21,7 @@ from tokenfield.errors import InputError, RunError  # noqa: E402
 from tokenfield.models import (  # noqa: E402
     HardmaxAttention,
     InteractionFlow,
+    Mirrored,
     Noise,
     SoftmaxAttention,
     UnnormalisedAttention,
@@ -35,10 +36,10 @@ from tokenfield.weights import AttentionWeights  # noqa: E402
 
 __all__ = [
     # state, laws, matrices
-    "Tokens", "AttentionWeights", "initial", "weights", "sphere",
+    "Tokens", "AttentionWeights", "initial", "weights", "sphere", "symmetry",
     # models
     "SoftmaxAttention", "UnnormalisedAttention", "InteractionFlow", "HardmaxAttention", "ZeroTemperature",
-    "Noise",
+    "Mirrored", "Noise",
     # runs
     "simulate", "log_times", "Layers", "RungeKutta4", "Adaptive", "EulerMaruyama", "Strang",
     "Trajectory", "load",

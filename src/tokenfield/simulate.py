@@ -25,6 +25,7 @@ from tokenfield.run import Run
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
 from tokenfield.store import as_path, refuse_occupied
+from tokenfield.symmetry import symmetries
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory, fingerprint
 
@@ -72,6 +73,9 @@ def simulate(
         summation_tolerance: error allowed in the sums; a tenth of the solver's tolerance if left out. The
             greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
 
+    Tokens with a symmetry that the model keeps are watched: `status` and `stats["symmetry"]` say when
+    rounding has broken it; what follows is not the solution (`models.Mirrored` keeps a reflection).
+
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
     """
@@ -107,7 +111,8 @@ def simulate(
         measure=sorted(measure),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
-    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board)
+    kept = [each for each in symmetries(tokens) if model.commutes(each.map)]
+    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, kept)
     try:
         if path is None:
             run.start()
