@@ -305,24 +305,6 @@ def test_modes_cells_and_tokens_agree(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beta", [10.0, 100.0])
-def test_worked_low_temperature_case(beta):
-    """Theory §2.6 against tokens on the same flow: W2 between the two stays at the width of a cell."""
-    weights = tkf.AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))
-    model = tkf.SoftmaxAttention(weights, beta)
-    start = lambda t: 1 + 0.3 * np.cos(t) + 0.2 * np.sin(t)  # noqa: E731
-    ts = [0.0, 2.0, 5.0, 8.0]
-    cells = density.solve(model, start, ts, density.Circle(512, "volume"))
-    cloud = tkf.simulate(model, tkf.initial.circle_density(start, 4000), ts)
-    limit = tkf.theory.limit(weights)
-    for k in range(len(ts)):
-        assert tkf.wasserstein(cells.tokens(k), cloud.tokens(k)).value < 2 * np.pi / 512
-        ours = tkf.wasserstein(cells.tokens(k), limit.push(cloud.tokens(0))).value
-        theirs = tkf.wasserstein(cloud.tokens(k), limit.push(cloud.tokens(0))).value
-        assert ours == pytest.approx(theirs, abs=5e-3)
-
-
-@pytest.mark.slow
 def test_near_linear_sums_on_large_grids(monkeypatch):
     model = MODELS["B and V"]
     exact = circle._reading(model, 96, on_edges=True)
