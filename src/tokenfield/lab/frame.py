@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tokenfield.diagnostics.clusters import linked
-from tokenfield.diagnostics.energy import log_energy
-from tokenfield.diagnostics.phases import ANGLE, STRAY
+from tokenfield.diagnostics.phases import ANGLE
 from tokenfield.diagnostics.transport import coupled_distance, wasserstein
 from tokenfield.errors import InputError
 from tokenfield.theory.concentration import concentration_rates
@@ -21,8 +20,9 @@ from tokenfield.weights import AttentionWeights
 
 #: Most tokens shown; most numbers of one frame; tokens of the dearer measurements (energy; clusters, d > 3).
 SHOWN, NUMBERS, FEW = 8000, 250_000, 1000
-#: A group of linked tokens counts as a cluster if the root mean square angle to its mean is below this.
-NARROW = 0.3
+#: A group of linked tokens counts as a cluster if it holds this much of the mass, and the root mean square
+#: angle to its mean is below that.
+HEAVY, NARROW = 0.01, 0.3
 #: Colours for clusters; the last stands for tokens in none.
 COLOURS = 7
 #: The curves, in order.
@@ -164,11 +164,12 @@ class Observer:
         """E_β as a share of its greatest value, e^β/2β."""
         if self.beta is None or not np.isfinite(self.beta):
             return np.nan
-        w = np.asarray(self.law.weights)[self.few]
-        few = Tokens(x[self.few], w / w.sum())
+        few, w = x[self.few], np.asarray(self.law.weights)[self.few]
+        w = w / w.sum()
         if self.beta == 0:
-            return float(np.linalg.norm(np.asarray(few.weights) @ np.asarray(few.x)) ** 2)
-        return float(np.exp(float(log_energy(few, self.beta)) + np.log(2 * self.beta) - self.beta))
+            return float(np.linalg.norm(w @ few) ** 2)
+        # few enough for all pairs at once, and nothing to compile
+        return float(w @ np.exp(self.beta * (few @ few.T - 1)) @ w)
 
     def _clusters(self, x: np.ndarray) -> int:
         """How many clusters there are; renews `colour`, so that a cluster keeps its colour while it can."""
@@ -178,7 +179,7 @@ class Observer:
         mass = np.bincount(labels, w) / w.sum()
         mean = np.stack([np.bincount(labels, w * c) for c in x[seen].T], axis=1) / (mass * w.sum())[:, None]
         # 1 − |mean| is half the mean square angle of a narrow group
-        narrow = (mass >= STRAY) & (1 - np.linalg.norm(mean, axis=1) <= NARROW**2 / 2)
+        narrow = (mass >= HEAVY) & (1 - np.linalg.norm(mean, axis=1) <= NARROW**2 / 2)
         colour = np.full(len(x), COLOURS)
         colour[seen] = _inherit(labels, mass, narrow, self.colour[seen], w)
         self.colour = colour

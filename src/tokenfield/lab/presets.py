@@ -40,12 +40,12 @@ PRESETS: dict[str, Preset] = {
     ),
     "two clusters that last": Preset(
         Setup(model="unnormalised", beta=1.0, spectrum_V=(2.0, 1.0, 0.5), spectrum_B=(2.0, 1.0, 0.5),
-              n=2000, stop=4.0, frames=241),
+              law="uniform, even", stop=4.0, frames=241),
         "Here V and V Bᵀ have the same dominant direction, so nothing makes the tokens leave: two antipodal "
         "clusters are stable for ever. One must not expect a single cluster where V is not the identity.",
     ),
     "rotating": Preset(
-        Setup(beta=30.0, spectrum_V=(1.0, 1.0, 0.2), turn=0.6, spectrum_B=(1.0, 1.0, 1.0), n=4000, stop=25.0),
+        Setup(beta=30.0, spectrum_V=(1.0, 1.0, 0.2), turn=0.6, spectrum_B=(1.0, 1.0, 1.0), n=2000, stop=25.0),
         "V Bᵀ is not symmetric: its dominant eigenvalues are a complex pair. Tokens fall on the plane **E** "
         "and circulate there; there is no limit law.",
     ),
