@@ -27,6 +27,7 @@ LAYERS = [
     {"diagnostics", "theory"},
     {"settings", "figures", "discs"},
     {"config", "papers"},
+    {"lab"},
     {"cli"},
     {"__main__"},
 ]

@@ -22,7 +22,7 @@ from tokenfield.weights import AttentionWeights
 SHOWN, NUMBERS, FEW = 8000, 250_000, 1000
 #: A group of linked tokens counts as a cluster if it holds this much of the mass, and the root mean square
 #: angle to its mean is below that.
-HEAVY, NARROW = 0.01, 0.3
+HEAVY, NARROW = 0.02, 0.3
 #: Colours for clusters; the last stands for tokens in none.
 COLOURS = 7
 #: The curves, in order.

@@ -92,9 +92,7 @@ def save_figure(stage: Stage, frame: Frame, colour: np.ndarray, path: Path) -> J
 def save_animation(stage: Stage, frames: Sequence[Frame], colour: np.ndarray, path: Path) -> Job:
     """Draw the frames, or a hundred of them, as a film."""
     few = np.unique(np.linspace(0, len(frames) - 1, min(PICTURES, len(frames))).astype(int))
-    return Job(
-        "saving the animation", _save_animation, stage.weights, [frames[k] for k in few], colour, path
-    )
+    return Job("saving the animation", _save_animation, stage.weights, [frames[k] for k in few], colour, path)
 
 
 def _save_run(settings: dict[str, Any], path: Path, progress: Progress) -> str:

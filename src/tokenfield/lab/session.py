@@ -222,7 +222,9 @@ class Session:
             self._deaths += 1
             self._replace_worker()
             if self._deaths < 2:
-                self.messages.append(Message("trouble", "the worker process died; a new one does the run again"))
+                self.messages.append(
+                    Message("trouble", "the worker process died; a new one does the run again")
+                )
                 self._again()
             else:
                 self._give_up("the worker process died again: fewer tokens may help")

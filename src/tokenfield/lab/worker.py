@@ -32,8 +32,6 @@ from tokenfield.weights import AttentionWeights
 
 #: Spawned, never forked: a forked child of a JAX process hangs.
 CONTEXT = multiprocessing.get_context("spawn")
-#: How much a worker gives way to the page.
-NICE = 5
 
 
 class Worker:
@@ -130,8 +128,6 @@ class Desk:
 def work(pipe: Connection) -> None:
     """What the process does: one task after the other, for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
     keep_compiled()
     desk = Desk(pipe)
     desk.answer("ready")
@@ -215,4 +211,3 @@ def _model(inputs: dict[str, Any]) -> tuple[AttentionWeights | None, float | Non
         return AttentionWeights(model["weights"]["B"], model["weights"]["V"]), beta
     except (KeyError, TypeError, ValueError):  # large matrices are kept as a hash only
         return None, None
-
