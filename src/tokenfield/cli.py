@@ -155,9 +155,10 @@ def lab(
 
     if not live.is_loopback(host):
         console.print(
-            f"[bold yellow]warning:[/] {host} is not a loopback address: whoever can reach this port can use the"
-            " lab, open runs and write files here", soft_wrap=True,
-        )  # fmt: skip
+            f"[bold yellow]warning:[/] {host} is not a loopback address: whoever can reach this port can use"
+            " the lab, open runs and write files here",
+            soft_wrap=True,
+        )
 
     def ready(url: str) -> None:
         console.print(f"lab: {url}  (Ctrl-C ends)", highlight=False, soft_wrap=True)

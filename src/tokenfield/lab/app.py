@@ -165,15 +165,15 @@ class Lab:
             value = beta_of(value)
         elif field == "log":
             value = value == "logarithmic"
-        elif field.startswith("spectrum"):
-            value = numbers(value, f"eigenvalues of {field[-1]}")
+        elif field.endswith("spectrum"):
+            value = numbers(value, f"eigenvalues of {field[0]}")
         changed = replace(self.setup, **{field: value})
         if field == "law":
             law = LAWS[value]
             changed = replace(changed, number=law.good, d=law.dimension or changed.d)
         if changed.d != self.setup.d and 2 <= changed.d <= 64:
-            changed = replace(changed, spectrum_V=fitted(changed.spectrum_V, changed.d),
-                              spectrum_B=fitted(changed.spectrum_B, changed.d))  # fmt: skip
+            changed = replace(changed, V_spectrum=fitted(changed.V_spectrum, changed.d),
+                              B_spectrum=fitted(changed.B_spectrum, changed.d))  # fmt: skip
         return changed
 
     def _look(self, what: str, value: Any) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from jaxtyping import UInt8
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 
 from tokenfield.figures import OTHER, PALETTE
 from tokenfield.lab.frame import COLOURS, Frame, Stage
@@ -51,7 +51,7 @@ def _by_speed(speed: np.ndarray) -> Colouring:
     top = max(float(speed.max()), 1e-12)
     level = np.clip(1 + np.log10(np.maximum(speed / top, 1e-3)) / 3, 0, 1)
     rgb = np.round(255 * matplotlib.colormaps["viridis"](0.9 * level)[:, :3]).astype(np.uint8)
-    shades = [matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](v)) for v in (0.0, 0.9)]
+    shades = [to_hex(matplotlib.colormaps["viridis"](v)) for v in (0.0, 0.9)]
     return Colouring(
         rgb,
         level,

@@ -11,7 +11,7 @@ import numpy as np
 from viser import Icon
 
 from tokenfield.errors import InputError
-from tokenfield.lab.colouring import CHOICES, SPACES
+from tokenfield.lab.colouring import CHOICES, SPACES, swatch
 from tokenfield.lab.frame import Stage
 from tokenfield.lab.phase import Phase
 from tokenfield.lab.presets import PRESETS
@@ -26,6 +26,14 @@ POINTS = 400
 FLOOR = 1e-6
 #: Colours of the phases' names.
 SHADES = {"concentration": SPACES[0], "metastable": "#009E73", "escape": "#E69F00", "terminal": SPACES[1]}
+
+#: The lines of the charts with their colours.
+LINES = {
+    "distance": (("measured", SPACES[0]), ("predicted rate", "#777777")),
+    "angles": (("of V Bᵀ", SPACES[0]), ("of V", SPACES[1])),
+    "order": (("R", "#009E73"), ("energy / its maximum", "#CC79A7")),
+    "clusters": (("", "#555555"),),
+}
 
 Ask = Callable[[str, Any], None]
 
@@ -100,22 +108,21 @@ class Panel:
             self.number = self._on(gui.add_number("κ", 0.0, step=0.001), "number")
             self.key = self._on(gui.add_number("seed", 1, step=1), "key")
             self.stop = self._on(gui.add_number("until t", 30.0, step=0.1), "stop")
-            self.log = self._on(
-                gui.add_dropdown("time scale", ("linear", "logarithmic"), hint="Of the frames and curves."), "log"
-            )  # fmt: skip
+            scales = ("linear", "logarithmic")
+            self.log = self._on(gui.add_dropdown("time scale", scales, hint="Of frames and curves."), "log")
 
     def _matrices(self) -> None:
         gui = self.gui
         with gui.add_folder("Matrices", expand_by_default=False):
             hint = "One for each dimension, separated by commas."
-            self.spectrum_V = self._on(gui.add_text("eigenvalues of V", "", hint=hint), "spectrum_V")
-            self.angle_V = self._on(gui.add_slider("angle of V (°)", -90.0, 90.0, 1.0, 0.0), "angle_V")
+            self.V_spectrum = self._on(gui.add_text("eigenvalues of V", "", hint=hint), "V_spectrum")
+            self.V_angle = self._on(gui.add_slider("angle of V (°)", -90.0, 90.0, 1.0, 0.0), "V_angle")
             self.turn = self._on(
                 gui.add_slider("turn of V", -2.0, 2.0, 0.05, 0.0, hint="V + turn·J: not symmetric, rotates."),
                 "turn",
             )
-            self.spectrum_B = self._on(gui.add_text("eigenvalues of B", "", hint=hint), "spectrum_B")
-            self.angle_B = self._on(gui.add_slider("angle of B (°)", -90.0, 90.0, 1.0, 0.0), "angle_B")
+            self.B_spectrum = self._on(gui.add_text("eigenvalues of B", "", hint=hint), "B_spectrum")
+            self.B_angle = self._on(gui.add_slider("angle of B (°)", -90.0, 90.0, 1.0, 0.0), "B_angle")
 
     def _look(self) -> None:
         gui = self.gui
@@ -150,18 +157,10 @@ class Panel:
         panel = gui.add_panel()
         with panel.add_tab("Curves", Icon.CHART_LINE):
             self.phase = gui.add_html("")
-            self.charts = {
-                "distance": _chart(
-                    gui, "W2 to Π♯ρ0", (("W2", SPACES[0]), ("predicted rate", "#777777")), 110
-                ),
-                "angles": _chart(
-                    gui, "angle to the eigenspaces", (("V Bᵀ", SPACES[0]), ("V", SPACES[1])), 95
-                ),
-                "order": _chart(
-                    gui, "R, energy / its maximum", (("R", "#009E73"), ("energy", "#CC79A7")), 95
-                ),
-                "clusters": _chart(gui, "clusters", (("clusters", "#555555"),), 70),
-            }
+            self.titles, self.charts = {}, {}
+            for name, height in (("distance", 120), ("angles", 105), ("order", 105), ("clusters", 85)):
+                self.titles[name] = gui.add_html("")
+                self.charts[name] = _chart(gui, LINES[name], height)
             self.notes = gui.add_html("")
         panel.dock_left()
         panel.set_width(370)
@@ -180,40 +179,30 @@ class Panel:
         about = stage.kind in ("fixed", "algebraic", "rotating")
         if about:
             title = "angle to the plane E" if stage.kind == "rotating" else "W2 to Π♯ρ0"
-            self._draw(
-                "distance", t, (c["distance"], _prediction(t, c["distance"], stage.rate)), log, title, True
-            )
-            self._draw("angles", t, (c["to_limit"], c["to_end"]), log, "", True)
+            predicted = _prediction(t, c["distance"], stage.rate)
+            self._draw("distance", f"log10 {title}", t, (_log10(c["distance"]), _log10(predicted)), log)
+            angles = (_log10(c["to_limit"]), _log10(c["to_end"]))
+            self._draw("angles", "log10 angle to the eigenspace", t, angles, log)
         for name in ("distance", "angles"):
             self._put(self.charts[name], "visible", about)
-        self._draw("order", t, (c["order"], c["energy"]), log)
-        self._draw("clusters", t, (c["clusters"],), log)
+            self._put(self.titles[name], "visible", about)
+        self._draw("order", "", t, (c["order"], c["energy"]), log, top=1.05)
+        top = 1.1 * float(np.max(c["clusters"], initial=4, where=np.isfinite(c["clusters"])))
+        self._draw("clusters", "number of clusters", t, (c["clusters"],), log, top=top)
 
     def _draw(
         self,
         name: str,
+        title: str,
         t: np.ndarray,
         ys: tuple[np.ndarray, ...],
         log: bool,
-        title: str = "",
-        log_y: bool = False,
+        top: float | None = None,
     ) -> None:
         chart = self.charts[name]
-        x = {"time": False, "distr": 3 if log else 1}
-        y: dict[str, Any] = {"distr": 3 if log_y else 1}
-        if name == "order":
-            y["range"] = (0.0, 1.05)
-        if name == "clusters":
-            finite = ys[0][np.isfinite(ys[0])]
-            y["range"] = (0.0, max(4.0, 1.1 * float(finite.max(initial=0))))
-        if log_y:
-            ys = tuple(np.where(v > FLOOR, v, np.nan) for v in ys)
-            seen = np.concatenate(ys)
-            seen = seen[np.isfinite(seen)]
-            y["range"] = (float(seen.min()) / 1.5, float(seen.max()) * 1.2) if len(seen) else (0.1, 1.0)
-        self._put(chart, "scales", {"x": x, "y": y})
-        if title:
-            self._put(chart, "title", title)
+        self._put(self.titles[name], "content", _title(title, LINES[name], ys))
+        y = {} if top is None else {"range": (0.0, top)}
+        self._put(chart, "scales", {"x": {"time": False, "distr": 3 if log else 1}, "y": y})
         chart.data = (t, *ys)
 
     def _put(self, handle: Any, name: str, value: Any) -> None:
@@ -227,9 +216,9 @@ class Panel:
 
     def show_setup(self, setup: Setup, about: str) -> None:
         """Set the controls to a setup."""
-        for name in ("model", "n", "d", "law", "number", "key", "stop", "step", "angle_V", "angle_B", "turn"):
+        for name in ("model", "n", "d", "law", "number", "key", "stop", "step", "V_angle", "B_angle", "turn"):
             getattr(self, name).value = getattr(setup, name)
-        for name in ("spectrum_V", "spectrum_B"):
+        for name in ("V_spectrum", "B_spectrum"):
             getattr(self, name).value = ", ".join(f"{v:g}" for v in getattr(setup, name))
         self.beta.value = INFINITE if np.isinf(setup.beta) else round(20 * float(np.log10(setup.beta))) / 20
         self.log.value = "logarithmic" if setup.log else "linear"
@@ -273,7 +262,8 @@ class Panel:
             f'<span style="background:{shade};color:white;border-radius:.4em;padding:.15em .6em;'
             f'font-weight:600;font-size:1.15em">{html.escape(phase.name)}</span>'
             f'<span style="font-variant-numeric:tabular-nums;font-size:1.1em">{clock}</span></div>'
-            f'<div style="margin-top:.4em;min-height:2.6em;font-size:.95em">{html.escape(phase.words)}</div></div>',
+            f'<div style="margin-top:.4em;min-height:2.6em;font-size:.95em">{html.escape(phase.words)}</div>'
+            "</div>",
         )
 
     def show_notes(self, stage: Stage, legend: str) -> None:
@@ -315,13 +305,29 @@ def _small(sentence: str) -> str:
     return f'<div style="padding:0 .8em .3em .8em;font-size:.85em;color:#777">{html.escape(sentence)}</div>'
 
 
-def _chart(gui: Any, title: str, lines: tuple[tuple[str, str], ...], height: int) -> Any:
+def _log10(values: np.ndarray) -> np.ndarray:
+    """The logarithm, above the floor where distances are rounding."""
+    return np.log10(np.where(values > FLOOR, values, np.nan))
+
+
+def _title(title: str, lines: tuple[tuple[str, str], ...], ys: tuple[np.ndarray, ...]) -> str:
+    """What a chart shows, and the colours of those lines that have a value."""
+    shown = [
+        f"{swatch(colour)} {label}"
+        for (label, colour), y in zip(lines, ys, strict=True)
+        if label and np.any(np.isfinite(y))
+    ]
+    text = " &nbsp; ".join([f"<b>{title}</b>"] * bool(title) + shown)
+    return f'<div style="padding:.3em .8em 0 .8em;font-size:.85em">{text}</div>'
+
+
+def _chart(gui: Any, lines: tuple[tuple[str, str], ...], height: int) -> Any:
     series: list[dict[str, Any]] = [{"label": "t"}]
     for label, colour in lines:
         dash = {"dash": (6, 4)} if label.startswith("predicted") else {}
         series.append({"label": label, "stroke": colour, "width": 2, "points": {"show": False}} | dash)
     data = (np.array([0.0, 1.0]), *(np.array([np.nan, np.nan]) for _ in lines))
     return gui.add_uplot(
-        data, tuple(series), title=title, height=height, scales={"x": {"time": False}, "y": {}},
-        legend={"show": True, "live": False}, cursor={"show": False}, padding=(4, 12, 0, 0),
+        data, tuple(series), height=height, scales={"x": {"time": False}, "y": {}},
+        legend={"show": False}, cursor={"show": False}, padding=(6, 12, 0, 0),
     )  # fmt: skip

@@ -16,7 +16,7 @@ class Preset(NamedTuple):
 
 #: The circle with the matrices of the identity, for the examples of the clustering paper.
 _CIRCLE = Setup(
-    model="unnormalised", beta=1.0, d=2, n=400, spectrum_V=(1.0, 1.0), spectrum_B=(1.0, 1.0), law="tilted"
+    model="unnormalised", beta=1.0, d=2, n=400, V_spectrum=(1.0, 1.0), B_spectrum=(1.0, 1.0), law="tilted"
 )
 
 
@@ -33,19 +33,19 @@ PRESETS: dict[str, Preset] = {
         "arXiv 2605.10931.",
     ),
     "the same on the circle": Preset(
-        Setup(d=2, beta=100.0, n=2000, law="tilted", number=0.3, spectrum_V=(1.0, 0.5),
-              spectrum_B=(0.5, 2.0), stop=30.0, frames=301),
+        Setup(d=2, beta=100.0, n=2000, law="tilted", number=0.3, V_spectrum=(1.0, 0.5),
+              B_spectrum=(0.5, 2.0), stop=30.0, frames=301),
         "The worked case: V = diag(1, ½), B = diag(½, 2). W2 falls at the rate ¼, bottoms near t = 11 and "
         "grows again at about ½ as the clusters leave for ±e1. A larger β delays the escape like log β.",
     ),
     "two clusters that last": Preset(
-        Setup(model="unnormalised", beta=1.0, spectrum_V=(2.0, 1.0, 0.5), spectrum_B=(2.0, 1.0, 0.5),
+        Setup(model="unnormalised", beta=1.0, V_spectrum=(2.0, 1.0, 0.5), B_spectrum=(2.0, 1.0, 0.5),
               law="uniform, even", stop=4.0, frames=241),
         "Here V and V Bᵀ have the same dominant direction, so nothing makes the tokens leave: two antipodal "
         "clusters are stable for ever. One must not expect a single cluster where V is not the identity.",
     ),
     "rotating": Preset(
-        Setup(beta=30.0, spectrum_V=(1.0, 1.0, 0.2), turn=0.6, spectrum_B=(1.0, 1.0, 1.0), n=2000, stop=25.0),
+        Setup(beta=30.0, V_spectrum=(1.0, 1.0, 0.2), turn=0.6, B_spectrum=(1.0, 1.0, 1.0), n=2000, stop=25.0),
         "V Bᵀ is not symmetric: its dominant eigenvalues are a complex pair. Tokens fall on the plane **E** "
         "and circulate there; there is no limit law.",
     ),
@@ -66,7 +66,7 @@ PRESETS: dict[str, Preset] = {
         "(from t = 1.1 to 5.8) and up again until all tokens are one.",
     ),
     "clusters that wait and merge": Preset(
-        Setup(beta=9.0, n=300, law="uniform, random", spectrum_V=(1.0,) * 3, spectrum_B=(1.0,) * 3,
+        Setup(beta=9.0, n=300, law="uniform, random", V_spectrum=(1.0,) * 3, B_spectrum=(1.0,) * 3,
               stop=1e5, frames=201, log=True),
         "V = B = I. Clusters form quickly, then wait and merge over exponentially long times: look at the "
         "time on its logarithmic scale.",

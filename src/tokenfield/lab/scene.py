@@ -86,11 +86,11 @@ class Scene:
                 "/ball/solid", radius=0.975, color=(238, 240, 244), subdivisions=4, cast_shadow=False,
                 receive_shadow=False,
             )  # fmt: skip
-        heights, lengths = np.radians([-60, -30, 0, 30, 60]), np.radians(np.arange(0, 180, 30))
-        circles = [np.stack([np.cos(h) * np.cos(turn), np.cos(h) * np.sin(turn), np.sin(h) + 0 * turn], axis=1)
-                   for h in heights]  # fmt: skip
-        circles += [np.stack([np.cos(a) * np.cos(turn), np.sin(a) * np.cos(turn), np.sin(turn)], axis=1)
-                    for a in lengths]  # fmt: skip
+        cos, sin, rest = np.cos(turn), np.sin(turn), np.zeros_like(turn)
+        circles = [np.stack([np.cos(h) * cos, np.cos(h) * sin, np.sin(h) + rest], axis=1)
+                   for h in np.radians([-60, -30, 0, 30, 60])]  # fmt: skip
+        circles += [np.stack([np.cos(a) * cos, np.sin(a) * cos, sin], axis=1)
+                    for a in np.radians(np.arange(0, 180, 30))]  # fmt: skip
         segments = np.concatenate([np.stack([c[:-1], c[1:]], axis=1) for c in circles])
         self.scene.add_line_segments(
             "/ball/grid", segments, (205, 208, 214), thickness=1.0, thickness_units="screen"

@@ -169,7 +169,7 @@ class Session:
         self.spare.answers()
         self._look_after(now)
         if self.playing and self.watched and self.frames:
-            self._head += self.speed * min(now - self._ticked, 0.5)
+            self._head += self.speed * min(max(now - self._ticked, 0.0), 0.5)
             self._head = min(self._head, float(len(self.frames) - 1))
             if self.finished and self.at >= len(self.frames) - 1:
                 self.playing = False

@@ -47,7 +47,7 @@ LAWS = {
 class Setup:
     """The values of all controls.
 
-    V = R(angle_V) diag(spectrum_V) R(angle_V)ᵀ + turn·J, B likewise without the turn; R(a) and J turn the
+    V = R(V_angle) diag(V_spectrum) R(V_angle)ᵀ + turn·J, B likewise without the turn; R(a) and J turn the
     plane of the first two axes by the angle a (degrees) and by 90°. `number` is that of the law. `stop`:
     last time; `frames`: how many are saved; `log`: whether they are log-spaced. `step`: of the layers.
     """
@@ -58,11 +58,11 @@ class Setup:
     d: int = 3
     law: str = "uniform, random"
     number: float = 0.0
-    spectrum_V: tuple[float, ...] = (1.0, 0.5, 0.3)
-    angle_V: float = 0.0
+    V_spectrum: tuple[float, ...] = (1.0, 0.5, 0.3)
+    V_angle: float = 0.0
     turn: float = 0.0
-    spectrum_B: tuple[float, ...] = (0.5, 2.0, 1.0)
-    angle_B: float = 0.0
+    B_spectrum: tuple[float, ...] = (0.5, 2.0, 1.0)
+    B_angle: float = 0.0
     key: int = 1
     stop: float = 30.0
     frames: int = 301
@@ -74,8 +74,8 @@ class Setup:
         self._check()
         settings: dict[str, Any] = {
             "weights": {
-                "V": _matrix(self.spectrum_V, self.angle_V, self.turn, self.d, "eigenvalues of V"),
-                "B": _matrix(self.spectrum_B, self.angle_B, 0.0, self.d, "eigenvalues of B"),
+                "V": _matrix(self.V_spectrum, self.V_angle, self.turn, self.d, "eigenvalues of V"),
+                "B": _matrix(self.B_spectrum, self.B_angle, 0.0, self.d, "eigenvalues of B"),
             },
             "model": self._model(),
             "initial": self._initial(),
