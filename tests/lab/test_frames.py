@@ -76,7 +76,7 @@ def test_speed_is_the_angle_moved_over_the_time():
 
 def test_clusters_are_narrow_heavy_groups_and_keep_their_colours():
     two = around([[1, 0, 0], [0, 0, 1]], 40, 0.02)
-    spread = np.asarray(initial.sphere_density(lambda x: np.ones(len(x)), 200).x)
+    spread = np.asarray(initial.cap(3000, [0.0, 0.0, 1.0], 1.2, 0).x)  # one group, and no narrow one
     assert Observer(Tokens(spread), DIAGONAL, 1.0).see(0.0, spread).curves["clusters"] == 0
     observer = Observer(Tokens(two), DIAGONAL, 1.0)
     first = observer.see(0.0, two)

@@ -158,7 +158,7 @@ class Panel:
         with panel.add_tab("Curves", Icon.CHART_LINE):
             self.phase = gui.add_html("")
             self.titles, self.charts = {}, {}
-            for name, height in (("distance", 120), ("angles", 105), ("order", 105), ("clusters", 85)):
+            for name, height in (("distance", 115), ("angles", 100), ("order", 95), ("clusters", 80)):
                 self.titles[name] = gui.add_html("")
                 self.charts[name] = _chart(gui, LINES[name], height)
             self.notes = gui.add_html("")
@@ -269,7 +269,11 @@ class Panel:
     def show_notes(self, stage: Stage, legend: str) -> None:
         """What the colours mean and how things are measured."""
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in stage.notes)
-        text = f'<div style="padding:0 .8em;font-size:.85em">Colours: {legend}<ul style="padding-left:1.2em;'
+        lines = ""
+        if stage.kind in ("fixed", "algebraic", "rotating"):
+            lines = f"Dominant eigenspaces: {swatch(SPACES[0])} of V Bᵀ (E), {swatch(SPACES[1])} of V<br>"
+        text = f'<div style="padding:0 .8em;font-size:.85em">{lines}Tokens: {legend}'
+        text += '<ul style="padding-left:1.2em;'
         self._put(self.notes, "content", text + f'margin:.4em 0;color:#777">{notes}</ul></div>')
 
     def show_job(self, text: str, share: float | None) -> None:
@@ -329,5 +333,6 @@ def _chart(gui: Any, lines: tuple[tuple[str, str], ...], height: int) -> Any:
     data = (np.array([0.0, 1.0]), *(np.array([np.nan, np.nan]) for _ in lines))
     return gui.add_uplot(
         data, tuple(series), height=height, scales={"x": {"time": False}, "y": {}},
-        legend={"show": False}, cursor={"show": False}, padding=(6, 12, 0, 0),
+        axes=({"size": 26}, {"size": 40}), legend={"show": False}, cursor={"show": False},
+        padding=(6, 12, 0, 0),
     )  # fmt: skip

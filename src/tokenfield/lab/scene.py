@@ -124,14 +124,14 @@ class Scene:
         if k == 1:
             line = self._place(np.stack([-basis[:, 0], basis[:, 0]])) * REACH
             self._line(f"/spaces/{key}", line, rgb, 4.0)
-            self._label(f"{key}/plus", f"dominant direction of {name}{ends[0]}", line[1])
+            self._label(f"{key}/plus", f"{name}{ends[0]}", line[1])
             if ends[1]:
                 self._label(f"{key}/minus", ends[1], line[0])
         elif k == 2 and self.stage.d > 2:
             turn = np.linspace(0, 2 * np.pi, 129)
             circle = self._place(np.cos(turn)[:, None] * basis[:, 0] + np.sin(turn)[:, None] * basis[:, 1])
             self._line(f"/spaces/{key}", radius * circle, rgb, 4.0)
-            self._label(f"{key}/name", f"dominant plane of {name}", 1.1 * circle[104])
+            self._label(f"{key}/name", f"plane of {name}", 1.1 * circle[104])
 
     def _masses(self) -> tuple[str, str]:
         """How much of the mass Π sends to each end of a line, in words."""
@@ -140,7 +140,7 @@ class Scene:
         if stage.target is None or stage.limit_basis is None or stage.limit_basis.shape[1] != 1:
             return "", ""
         plus = float(stage.weights @ (stage.target @ stage.limit_basis[:, 0] > 0))
-        return f"; +p: Π sends {plus:.0%} here", f"−p: Π sends {1 - plus:.0%} here"
+        return f": Π sends {plus:.0%} here (+p)", f"Π sends {1 - plus:.0%} here (−p)"
 
     def _label(self, key: str, text: str, at: np.ndarray) -> None:
         self.scene.add_label(
