@@ -221,7 +221,7 @@ def test_bad_values_are_messages_and_the_lab_goes_on(visit):
     visit.folder("Files")
     visit.fill("open", "/nowhere/at/all")
     visit.button("Open").click()
-    visit.says("`path` must be a stored run or a TOML file, but was '/nowhere/at/all'")
+    visit.says("`path` must be a stored run, a TOML file or a cell of a sweep, but was '/nowhere/at/all'")
     visit.picture("5-messages")
     visit.says("2 clusters wait")
 

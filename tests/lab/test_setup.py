@@ -1,5 +1,6 @@
 """Controls become configurations, and every bad value a sentence."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from tokenfield.lab.panel import beta_of, numbers
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import parse_axes
 from tokenfield.lab.setup import LAWS, MODELS, Setup, fitted
+from tokenfield.lab.source import source
 from tokenfield.solvers import Layers, RungeKutta4
 from tokenfield.theory.examples import profile
 from tokenfield.theory.spectral import limit
@@ -124,3 +126,21 @@ def test_infinity_and_odd_text_survive_the_file(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(config.text(run), encoding="utf8")
     assert config.read(file) == run
+
+
+def test_what_a_path_may_hold(tmp_path):
+    run = SMALL.config()
+    file, cell = tmp_path / "run.toml", tmp_path / "abc.cell"
+    file.write_text(config.text(run), encoding="utf8")
+    header = json.dumps({"settings": run.model_dump(exclude_none=True) | {"run": {"snapshots": []}}})
+    cell.write_bytes(b"tokenfield cell 1 00ff\n" + header.encode() + b"\n\x00\x01\xff")
+    assert source(file) == source(f" {cell} ") == run
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="has no manifest.json"):
+        source(tmp_path / "empty")
+    for bad in ("", "/nowhere"):
+        with pytest.raises(InputError, match="`path` must be a stored run, a TOML file or a cell of a sweep"):
+            source(bad)
+    cell.write_bytes(b"tokenfield cell 1 00ff\nhalf")
+    with pytest.raises(InputError, match="must be a whole cell"):
+        source(cell)

@@ -16,7 +16,6 @@ from typing import Any
 
 import viser
 
-from tokenfield import config
 from tokenfield.errors import InputError, RunError, as_whole, require
 from tokenfield.lab import job
 from tokenfield.lab.colouring import CHOICES, Colouring, colouring
@@ -25,6 +24,7 @@ from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import Scene, parse_axes
 from tokenfield.lab.session import Message, Session
 from tokenfield.lab.setup import LAWS, Setup, fitted
+from tokenfield.lab.source import source
 
 #: Seconds between two looks, two pictures, two drawings of the curves.
 LOOK, PICTURE, CURVE = 0.02, 0.1, 0.4
@@ -192,14 +192,15 @@ class Lab:
         self._frame = None
 
     def _open(self, where: str, play: bool) -> None:
-        path = Path(where.strip()).expanduser()
-        require(bool(where.strip()) and path.exists(), "path", "be a stored run or a TOML file", repr(where))
-        if path.is_dir():
-            self.session.open(path, play)
+        found = source(where)
+        if isinstance(found, Path):
+            self.session.open(found, play)
         else:
-            self.session.start(config.read(path), play)
+            self.session.start(found, play)
         self._due = None
-        self.panel.show_setup(self.setup, f"You are watching **{path}**. A change of a control leaves it.")
+        self.panel.show_setup(
+            self.setup, f"You are watching **{where.strip()}**. A change of a control leaves it."
+        )
 
     def _save(self, what: str) -> None:
         require(self.job is None, "saving", "wait until the other is done", "busy")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from jaxtyping import UInt8
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import hsv_to_rgb, to_hex, to_rgb
 
 from tokenfield.figures import OTHER, PALETTE
 from tokenfield.lab.frame import COLOURS, Frame, Stage
@@ -68,7 +68,8 @@ def _by_angle(stage: Stage) -> Colouring:
         plane, legend = stage.start @ basis[:, :2], "hue: where it began (Π moves nothing here)"
     angle = np.arctan2(plane[:, 1], plane[:, 0])
     level = (angle / (2 * np.pi)) % 1.0
-    rgb = np.round(230 * matplotlib.colormaps["hsv"](level)[:, :3]).astype(np.uint8)
+    hues = np.stack([level, np.full(len(level), 0.75), np.full(len(level), 0.85)], axis=1)
+    rgb = np.round(255 * hsv_to_rgb(hues)).astype(np.uint8)
     return Colouring(rgb, angle, legend)
 
 
