@@ -29,7 +29,7 @@ ARGUMENTS = [
                  "enable-unsafe-swiftshader")
 ]  # fmt: skip
 #: Milliseconds to wait for something; a busy machine is slow, not wrong.
-PATIENCE = 120_000
+PATIENCE = 60_000
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ class Command:
             [sys.executable, "-W", "error", "-m", "tokenfield",
              "lab", "--no-browser", "--port", "0", *arguments],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src")},
         )  # fmt: skip
         self.folder, self.url, said = Path(folder), "", ""
         while not self.url:
@@ -106,7 +106,10 @@ class Visit:
         return self.page.get_by_role("button", name=name, exact=True).locator("visible=true").first
 
     def box(self, label):
-        return self.page.get_by_label(label, exact=True).locator("visible=true").first
+        # viser ties no label to a text field: the field is what follows the label
+        name = self.page.locator("label", has_text=re.compile(f"^{re.escape(label)}$"))
+        after = "xpath=following::*[self::input or self::textarea][1]"
+        return name.locator("visible=true").first.locator(after)
 
     def choose(self, label, option):
         self.box(label).click()
@@ -183,19 +186,12 @@ def test_presets_temperature_colours_and_other_dimensions(visit):
     visit.says("2 clusters wait")
     visit.picture("3-circle")
     # the β slider: one step to the left and the run begins anew
-    label = visit.page.get_by_text(re.compile("^β = ")).locator("visible=true").first
-    before = label.inner_text()
+    visit.says("β = 4", exact=True)
     slider = visit.page.get_by_role("slider").locator("visible=true").nth(2)
     slider.focus()
-    began = time.monotonic()
     slider.press("ArrowLeft")
-    visit.page.wait_for_function(
-        "old => [...document.querySelectorAll('*')].some("
-        "e => e.children.length == 0 && /^β = /.test(e.textContent) && e.textContent != old)",
-        arg=before,
-    )
-    assert time.monotonic() - began < 10
-    assert before == "β = 4" and label.inner_text() == "β = 3.5"
+    visit.says("β = 3.5", exact=True)
+    visit.wait_time(lambda t: 0 < t < 3)
     visit.folder("Look")
     for colour in ("cluster", "speed"):
         visit.choose("colour by", colour)
@@ -227,8 +223,9 @@ def test_bad_values_are_messages_and_the_lab_goes_on(visit):
 
 
 def test_save_reload_and_play_the_stored_run(visit, command, browser):
+    visit.choose("phenomenon", "Example 2.6")
     visit.choose("phenomenon", "Example 2.5")
-    visit.says("merging")
+    visit.says("2 clusters wait")
     visit.folder("Files")
     visit.fill("name", "mine")
     visit.button("Save this run").click()
@@ -255,8 +252,8 @@ def test_save_reload_and_play_the_stored_run(visit, command, browser):
     shutil.rmtree(folder / "mine")
     visit.button("Open").click()
     visit.says("but was 'out/lab/mine'")
-    visit.choose("phenomenon", "Example 2.5")
-    visit.says("merging")
+    visit.choose("phenomenon", "Example 2.6")
+    visit.says("Mass 0.7 on one arc")
 
 
 def test_without_a_tab_nothing_is_computed_and_ctrl_c_ends_at_once(browser, command):
@@ -276,8 +273,10 @@ def test_without_a_tab_nothing_is_computed_and_ctrl_c_ends_at_once(browser, comm
     assert command.interrupt() < 5
     assert command.process.returncode == 0, command.rest
     assert "Traceback" not in command.rest
-    time.sleep(0.5)
-    assert not any(Path(f"/proc/{c}").exists() for c in children)
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{c}").exists() for c in children):
+        assert time.monotonic() < end, "processes were left behind"
+        time.sleep(0.1)
 
 
 def _cpu(pid):

@@ -336,6 +336,6 @@ def _chart(gui: Any, lines: tuple[tuple[str, str], ...], height: int) -> Any:
     data = (np.array([0.0, 1.0]), *(np.array([np.nan, np.nan]) for _ in lines))
     return gui.add_uplot(
         data, tuple(series), height=height, scales={"x": {"time": False}, "y": {}},
-        axes=({"size": 26} | AXIS, {"size": 40, "space": 18} | AXIS), legend={"show": False}, cursor={"show": False},
-        padding=(6, 12, 0, 0),
+        axes=({"size": 26} | AXIS, {"size": 40, "space": 18} | AXIS), legend={"show": False},
+        cursor={"show": False}, padding=(6, 12, 0, 0),
     )  # fmt: skip
