@@ -12,13 +12,15 @@ from matplotlib.colors import to_rgb
 
 from tokenfield.errors import InputError, require
 from tokenfield.lab.colouring import SPACES, Colouring
-from tokenfield.lab.frame import Frame, Stage
+from tokenfield.lab.frame import COLOURS, Frame, Stage
 
 PROJECTIONS = ("eigenspaces", "principal directions", "axes")
 #: How far lines and labels reach out of the sphere.
 REACH = 1.25
 #: Width of the band over which the tokens of a circle are spread, so that they can be told apart.
 BAND = 0.12
+#: Radius of the ball that stands for a cluster of all tokens.
+BALL = 0.11
 #: Where the camera begins, for d = 2 and above.
 CAMERAS = {2: (0.0, -3.1, 0.0), 3: (1.75, -2.0, 1.25)}
 
@@ -31,6 +33,7 @@ class Scene:
         self.stage: Stage | None = None
         self.projection, self.axes_text, self.solid, self.size = PROJECTIONS[0], "1, 2, 3", False, 1.0
         self.cloud: Any = None
+        self.balls: list[Any] = []
         self._map = np.eye(3)
         self._moment: np.ndarray | None = None
         self._spread = np.ones(0)
@@ -57,9 +60,17 @@ class Scene:
         self._spaces()
 
     def _clear(self) -> None:
-        for name in ("/ball", "/spaces", "/tokens"):
+        for name in ("/ball", "/spaces", "/tokens", "/clusters"):
             self.scene.remove_by_name(name)
         self.cloud = None
+        self.scene.add_frame("/clusters", show_axes=False)
+        self.balls = [
+            self.scene.add_icosphere(
+                f"/clusters/{c}", radius=BALL, subdivisions=2, cast_shadow=False, receive_shadow=False,
+                visible=False,
+            )
+            for c in range(COLOURS)
+        ]  # fmt: skip
 
     def _aim(self) -> None:
         """Turn the cameras to a new kind of picture; leave them where people put them otherwise."""
@@ -189,6 +200,7 @@ class Scene:
         points = self._place(x)
         if self.stage.d == 2:
             points = points * self._spread[:, None]
+        self._show_clusters(frame, x, colours)
         points = points.astype(np.float32)
         size = self.size * float(np.clip(0.45 / np.sqrt(len(points)), 0.009, 0.07))
         if self.cloud is None:
@@ -201,6 +213,25 @@ class Scene:
             self.cloud.points = points
             self.cloud.colors = colours.rgb
             self.cloud.point_size = size
+
+    def _show_clusters(self, frame: Frame, x: np.ndarray, colours: Colouring) -> None:
+        """A ball for every tight cluster, of a surface like its mass: a thousand tokens in one place are one
+        speck otherwise.
+        """
+        assert self.stage is not None
+        for c, ball in enumerate(self.balls):
+            inside = frame.colour == c
+            w = self.stage.weights[inside]
+            mass = float(w.sum())
+            radius = BALL * np.sqrt(mass)
+            centre = w @ x[inside] / max(mass, 1e-300)
+            # 1 − |centre|² is the mean square distance to the centre
+            tight = mass > 0 and 1 - centre @ centre < radius**2
+            ball.visible = bool(tight)
+            if tight:
+                ball.position = self._place((centre / np.linalg.norm(centre))[None])[0]
+                ball.radius = float(radius)
+                ball.color = tuple(int(v) for v in np.round(w @ colours.rgb[inside] / mass))
 
 
 def parse_axes(text: str, d: int) -> list[int]:
