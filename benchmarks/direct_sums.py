@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import tokenfield as tkf
@@ -77,7 +78,7 @@ def _check(competitors: dict[str, Callable[[], object]]) -> None:
 
 def _tokenfield(x: np.ndarray, w: np.ndarray, symmetric: bool) -> Callable[[], object]:
     tokens = tkf.Tokens(x, w)
-    sums, A = Direct(symmetric), BETA * np.eye(x.shape[1])
+    sums, A = Direct(symmetric), BETA * jnp.eye(x.shape[1])
     return lambda: jax.block_until_ready(sums.exponential(A, tokens.x, tokens).mean)
 
 

@@ -151,7 +151,9 @@ class UnnormalisedAttention(AttentionModel):
 class HardmaxAttention(AttentionModel):
     """P_x Σ_h V_h ȳ_h, ȳ_h the mean of the tokens present that maximise ⟨B_hᵀx, ·⟩, ties averaged.
 
-    The limit β → ∞ of softmax at a fixed number of tokens; not the zero-temperature flow.
+    The limit β → ∞ of softmax at a fixed number of tokens; not the zero-temperature flow. The velocity jumps
+    where the maximiser changes; where it points back from both sides of a jump tokens slide along it, and
+    `Adaptive` then takes very short steps. `Layers` and `RungeKutta4` go on at their own pace.
     """
 
     weights: AttentionWeights

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -29,6 +30,8 @@ from tokenfield.trajectory import Trajectory, fingerprint
 
 #: Attempted steps between two saved times after which a traced run, which nobody can stop, gives up.
 TRACED_STEPS = 10**7
+#: Fast sums that are differentiated in βB are planned for a neighbourhood of it, relative.
+NEARBY = 1e-3
 
 
 def simulate(
@@ -81,7 +84,8 @@ def simulate(
         require(0 < as_number(merge_angle, "merge_angle") < np.pi / 2, "merge_angle", "lie between 0 and π/2",
                 merge_angle)  # fmt: skip
     tolerance = _summation_tolerance(summation_tolerance, solver)
-    board = Switchboard(summation, _heads(model, summation, tokens), tokens, tolerance)
+    known = lax.stop_gradient(tokens)  # under grad, unlike jit, the values are there
+    board = Switchboard(summation, _heads(model, summation, tokens), known, tolerance)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
     if is_traced(model, tokens, times):
         require(merge_angle is None, "merge_angle", "not be used under jit", merge_angle)
@@ -191,12 +195,15 @@ def _heads(model: Model, summation: str, tokens: Tokens) -> np.ndarray | None:
     """βB of the heads where there is something to gain and the values are known."""
     if summation == "auto" and is_traced(model, tokens):
         return None  # nobody could change the sums during the run
-    if is_traced(model):
-        fast = summation not in ("auto", "direct")
-        require(not fast, "summation", "be 'direct' where B or beta are traced", repr(summation))
+    if summation == "direct" and is_traced(model):
         return None
-    heads = model.exponents
-    return None if heads is None else np.asarray(heads)
+    with jax.ensure_compile_time_eval():  # a model that is not traced has values inside jit, too
+        heads = lax.stop_gradient(model.exponents)
+    require(not is_traced(heads), "summation", "be 'direct' where B or beta are traced by jit or vmap",
+            repr(summation))  # fmt: skip
+    if heads is None or not is_traced(model):
+        return None if heads is None else np.asarray(heads)
+    return np.concatenate([(1 - NEARBY) * np.asarray(heads), (1 + NEARBY) * np.asarray(heads)])
 
 
 def _summation_tolerance(tolerance: float | None, solver: Solver) -> float:

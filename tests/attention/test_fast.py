@@ -356,15 +356,54 @@ def test_small_problems_are_summed_directly():
 
 
 @pytest.mark.slow
-def test_gradient_of_a_run_by_circle_sums():
-    model, tokens = worked_case(beta=20.0, n=800)
+@pytest.mark.parametrize(
+    ("summation", "B"),
+    [
+        ("circle", np.eye(2)),
+        ("circle", np.diag([0.5, 2.0])),
+        ("merged", np.diag([0.5, 2.0])),
+        ("harmonic", np.eye(3)),
+    ],
+)
+def test_gradient_of_a_run_by_fast_sums(summation, B):
+    """In x, B, V and β, against the direct sums; those agree with finite differences (test_simulate)."""
+    d = len(B)
+    V, tokens = jnp.diag(jnp.arange(1.0, d + 1)), cloud("uniform", 300, d, 1)
 
-    def final(x, summation):
-        run = tkf.simulate(model, tkf.Tokens(x, tokens.weights), [0.0, 0.5], summation=summation)
+    def final(inputs, summation):
+        x, B, V, beta = inputs
+        model = tkf.SoftmaxAttention(tkf.AttentionWeights(B, V), beta)
+        start = tkf.Tokens(x, tokens.weights)
+        run = tkf.simulate(model, start, [0.0, 0.5], tkf.RungeKutta4(0.25), summation=summation,
+                           summation_tolerance=1e-9)  # fmt: skip
         return jnp.sum(run.x[-1, :, 1] ** 2)
 
-    fast, direct = (jax.grad(final)(tokens.x, s) for s in ("circle", "direct"))
-    np.testing.assert_allclose(fast, direct, atol=1e-6)
+    fast, direct = (
+        jax.grad(final)((tokens.x, jnp.asarray(B), V, jnp.asarray(8.0)), s) for s in (summation, "direct")
+    )
+    for a, b in zip(fast, direct, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6 * np.abs(b).max())
+
+
+def test_named_fast_sums_need_values():
+    model, tokens = worked_case(n=100)
+
+    def final(beta):
+        fast = tkf.SoftmaxAttention(model.weights, beta)
+        return tkf.simulate(fast, tokens, [0.0, 1.0], summation="circle").x
+
+    with pytest.raises(
+        tkf.InputError, match="^`summation` must be 'direct' where B or beta are traced by jit"
+    ):
+        jax.jit(final)(3.0)
+
+    def from_x(x, summation):
+        return tkf.simulate(model, tkf.Tokens(x), [0.0, 0.1], tkf.RungeKutta4(0.1), summation=summation).x
+
+    with pytest.raises(tkf.InputError, match="^`summation` must not be 'merged' under jit or vmap"):
+        jax.jit(lambda x: from_x(x, "merged"))(tokens.x)
+    fast, direct = (jax.jit(lambda x, s=s: from_x(x, s))(tokens.x) for s in ("circle", "direct"))
+    np.testing.assert_allclose(fast, direct, atol=1e-9)
 
 
 @pytest.mark.parametrize(

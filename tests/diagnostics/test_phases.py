@@ -170,3 +170,30 @@ def test_angles_and_clusters():
 def test_bad_input_is_one_sentence(bad, sentence):
     with pytest.raises(tkf.InputError, match="^" + sentence):
         bad()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("b", "v", "beta", "turn"),
+    [
+        ((0.3, 1.5), (1.2, 0.4), 200.0, 0.0),
+        ((0.5, 1.0), (0.9, 0.6), 50.0, 0.0),
+        ((0.4, 2), (1, 0.4), 300.0, 0.7),
+    ],
+)
+def test_phases_of_other_weights_and_laws(b, v, beta, turn):
+    """Weights on which no constant of `phases` was chosen: all four phases, and the end at the rates of V.
+
+    At an eigenvector of V the mean of a cluster approaches at v1 − v2, deviations from it fall at v1: where
+    clusters arrive from both sides (the last case) it is the deviations that are seen.
+    """
+    R = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    weights = tkf.AttentionWeights(R @ np.diag(b) @ R.T, R @ np.diag(v) @ R.T)
+    tokens = tkf.initial.circle_density(lambda a: 1 + 0.4 * np.cos(a - 0.3) + 0.2 * np.sin(2 * a), 600)
+    run = tkf.simulate(
+        tkf.SoftmaxAttention(weights, beta), tokens, np.linspace(0, 60, 121), tkf.Adaptive(1e-6, 1e-8)
+    )
+    found = tkf.phases(run, weights)
+    assert names(found) == ["concentration", "metastable", "escape", "terminal"]
+    assert 0.98 * (v[0] - v[1]) < found.get("terminal").rate < 1.02 * v[0]
+    assert found.get("terminal").to_end < 1e-3

@@ -1,6 +1,7 @@
 """Wasserstein distances against brute force, closed forms, and the axioms of a distance."""
 
 import time
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -326,6 +327,27 @@ def test_twenty_thousand_tokens():
     assert np.linalg.norm(x.mean(0) - y.mean(0)) <= found.lower
     assert found.upper <= coupled_distance(x, y, None, 2, "chordal")
     assert found.upper - found.lower <= 1e-5 * found.upper
+
+
+@pytest.mark.slow
+def test_sinkhorn_of_another_library_is_on_both_sides():
+    """The plan of ott-jax has the right marginals, so it costs at least W2; its dual is at most W2."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # jaxopt, which ott-jax imports, says that it is old
+        from ott.geometry import geometry
+        from ott.problems.linear import linear_problem
+        from ott.solvers.linear import sinkhorn
+    mu, nu = tkf.initial.von_mises_fisher(300, [1.0, 0.0, 0.0], 2.0, 1), tkf.initial.uniform(200, 3, 2)
+    cost = jnp.arccos(jnp.clip(mu.x @ nu.x.T, -1, 1)) ** 2
+    problem = linear_problem.LinearProblem(geometry.Geometry(cost, epsilon=3e-3), mu.weights, nu.weights)
+    found = sinkhorn.Sinkhorn(threshold=1e-9, max_iterations=20_000)(problem)
+    for axis, weights in ((1, mu.weights), (0, nu.weights)):
+        np.testing.assert_allclose(found.matrix.sum(axis=axis), weights, atol=1e-10)
+    exact = tkf.wasserstein(mu, nu).value
+    assert found.dual_cost**0.5 <= exact <= found.primal_cost**0.5 + 1e-9
+    assert exact == pytest.approx(float(found.primal_cost) ** 0.5, rel=5e-3)
 
 
 def test_bad_input_is_one_sentence():

@@ -18,6 +18,7 @@ from tokenfield.papers.low_temperature import (
     worked,
 )
 from tokenfield.theory import limit
+from tokenfield.weights import AttentionWeights
 
 
 def silent(done, what):
@@ -70,11 +71,17 @@ def test_leaving_rate_is_that_of_clusters_under_v():
 
 def test_exponents_of_laws_that_were_drawn():
     betas = np.logspace(2, 4, 9)
-    found = scaling.Bottoms(betas, 1.5 + 2 * np.log(betas), 3 * betas**-0.5)
+    found = scaling.Bottoms(worked.CIRCLE, betas, 1.5 + 2 * np.log(betas), 3 * betas**-0.5)
     assert all(check.passed for check in scaling.exponent_checks(found))
     assert found.exponent.power == pytest.approx(-0.5) and -found.slope.rate == pytest.approx(2)
-    wrong = scaling.Bottoms(betas, 1.5 + 3 * np.log(betas), 3 * betas**-0.3)
+    wrong = scaling.Bottoms(worked.CIRCLE, betas, 1.5 + 3 * np.log(betas), 3 * betas**-0.3)
     assert not any(check.passed for check in scaling.exponent_checks(wrong))
+
+
+def test_exponents_predicted_where_the_tail_is_slower_than_the_clusters():
+    """c = .2/1.5, r = .2/2, v = .2 by hand: s = (⅓)/(.3·.2667), exponent −.1·s."""
+    slow = AttentionWeights(np.diag([1.0, 1.5]), np.diag([1.0, 0.8]))
+    np.testing.assert_allclose(scaling.predicted(slow), (-0.1 * 25 / 6, 25 / 6), rtol=1e-12)
 
 
 def test_sharp_rate_of_the_worked_case():

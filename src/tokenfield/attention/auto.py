@@ -24,7 +24,7 @@ from tokenfield.attention.direct import DIRECT, Direct, Sums
 from tokenfield.attention.fast import Fast, lengths
 from tokenfield.attention.harmonic import Harmonic
 from tokenfield.attention.merged import Merged
-from tokenfield.errors import InputError, require
+from tokenfield.errors import InputError, is_traced, require
 from tokenfield.tokens import Tokens
 
 SUMMATIONS = ("auto", "direct", "circle", "harmonic", "merged")
@@ -54,11 +54,11 @@ class Switchboard:
         )  # fmt: skip
         self.summation, self.heads, self.tolerance = summation, heads, tolerance
         self.n, self.d = tokens.n, tokens.d
-        self._check()
+        self._check(tokens)
         self._expansion: Fast | None = None
         self.sums: Sums = self._named(tokens) if summation != "auto" else self._cheapest(tokens)
 
-    def _check(self) -> None:
+    def _check(self, tokens: Tokens) -> None:
         dimension = {"circle": (2,), "harmonic": (3,), "merged": (2, 3)}.get(self.summation)
         if dimension is None:
             return
@@ -71,6 +71,10 @@ class Switchboard:
             raise InputError(
                 f"`summation` must be 'auto' or 'direct' for this model, but was {self.summation!r}:"
                 " only softmax and unnormalised attention at finite beta have fast sums"
+            )
+        if self.summation == "merged" and is_traced(tokens):
+            raise InputError(
+                "`summation` must not be 'merged' under jit or vmap: its cells follow from the tokens"
             )
         if self.summation == "harmonic" and self._expansion_cost() == np.inf:
             raise InputError(

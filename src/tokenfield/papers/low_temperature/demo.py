@@ -20,7 +20,7 @@ def demo(progress: Progress, n: int = 800) -> tuple[list[Check], Figure]:
     ts = np.linspace(0, 24, 97)
     found = concentration.curves(worked.CIRCLE, worked.circle_tokens(n), BETAS, ts, progress, (0, 0.7))
     cold = [worked.bottom(ts, row) for row in found.W[1:-1]]
-    bottoms = scaling.Bottoms(np.array(BETAS[1:]), *np.array(cold).T)
+    bottoms = scaling.Bottoms(worked.CIRCLE, np.array(BETAS[1:]), *np.array(cold).T)
     ended = []
     for k, beta in enumerate(ENDS):
         progress(0.7 + 0.08 * k, f"to the end, β = {beta:g}")
