@@ -29,7 +29,7 @@ ARGUMENTS = [
                  "enable-unsafe-swiftshader")
 ]  # fmt: skip
 #: Milliseconds to wait for something; a busy machine is slow, not wrong.
-PATIENCE = 60_000
+PATIENCE = 120_000
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tokenfield.tokens import Tokens
 from tokenfield.weights import AttentionWeights
 
 #: Most tokens shown; most numbers of one frame; tokens of the dearer measurements (energy; clusters, d > 3).
-SHOWN, NUMBERS, FEW = 8000, 250_000, 1000
+SHOWN, NUMBERS, FEW = 8000, 250_000, 500
 #: A group of linked tokens counts as a cluster if it holds this much of the mass, and the root mean square
 #: angle to its mean is below that.
 HEAVY, NARROW = 0.02, 0.3

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfield import config, store
+from tokenfield import config, initial, store
 from tokenfield.errors import InputError, RunError
 from tokenfield.lab.frame import Observer
 from tokenfield.simulate import simulate
@@ -130,6 +130,7 @@ def work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle
     keep_compiled()
     desk = Desk(pipe)
+    Observer(initial.uniform(8, 3, 0), AttentionWeights.identity(3), 1.0)  # what is slow the first time only
     desk.answer("ready")
     while True:
         kind, task, what = desk.next()
