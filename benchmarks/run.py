@@ -8,15 +8,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+import density
+import density_sphere
 import direct_sums
 import fast_sums
 import long_times
 import memory
+import phase_diagram
 import scaling
 import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport)
+TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, density, density_sphere,
+          phase_diagram)  # fmt: skip
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -22,6 +22,7 @@ from tokenfield.settings import (
     InitialSettings,
     Matrix,
     ModelSettings,
+    NoiseSettings,
     RunSettings,
     Section,
     SolverSettings,
@@ -40,11 +41,13 @@ class Config(Section):
     times: Times
     solver: SolverSettings = AdaptiveSettings()
     run: RunSettings = RunSettings()
+    noise: NoiseSettings | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The settings as arguments of `simulate`, every object built and checked."""
+        model = self.model.build(self.weights.build())
         return {
-            "model": self.model.build(self.weights.build()),
+            "model": model if self.noise is None else model + self.noise.build(),
             "tokens": self.initial.build(),
             "ts": self.times.build(),
             "solver": self.solver.build(),
@@ -146,5 +149,5 @@ def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
     """The section that an error's path leads to."""
     if not loc:
         return Config
-    plain_sections = {"weights": WeightsSettings, "times": Times, "run": RunSettings}
+    plain_sections = {"weights": WeightsSettings, "times": Times, "run": RunSettings, "noise": NoiseSettings}
     return (_sections() | plain_sections).get(str(loc[-1]), Matrix)

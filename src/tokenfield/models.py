@@ -11,6 +11,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike
 from tokenfield import sphere
 from tokenfield.attention import rules
 from tokenfield.attention.direct import DIRECT, Sums
-from tokenfield.errors import InputError, is_traced, require, require_kind
+from tokenfield.errors import InputError, as_whole, is_traced, require, require_kind
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.weights import AttentionWeights, as_matrix
 
@@ -59,6 +60,90 @@ class Model(eqx.Module):
         """βB of the heads, if all the model reads are exponential sums e^{⟨βBᵀx,y⟩}; these can be fast."""
         return None
 
+    def commutes(self, turn: Float[np.ndarray, "d d"]) -> bool:
+        """Whether turning all tokens by an orthogonal matrix turns their velocities; False if not known."""
+        return False
+
+    @property
+    def drift(self) -> "Model":
+        """The model without its noise."""
+        return self
+
+    @property
+    def diffusion(self) -> Float[Array, ""]:
+        """D in ∂_tμ = DΔμ − div(μX), in the model's own time unit; 0 without noise."""
+        return jnp.zeros(())
+
+    def __add__(self, noise: "Noise") -> "Model":
+        """The model with noise: `model + Noise(kappa)`."""
+        if not isinstance(noise, Noise):
+            return NotImplemented
+        return self if noise.infinite else Noisy(self, noise)
+
+
+class Noise(eqx.Module):
+    """Brownian motion of every token: dX = velocity dt + √(2/κ) dW on the sphere (theory §4).
+
+    The law of infinitely many tokens then obeys ∂_tμ = κ^{−1}Δμ − div(μX). `kappa` > 0; κ = ∞ is no noise,
+    and `model + Noise(inf)` is the model itself.
+    """
+
+    kappa: Float[Array, ""]
+    infinite: bool = eqx.field(static=True)
+
+    def __init__(self, kappa: ArrayLike | Array):
+        kappa = as_real(kappa, "kappa")
+        require(kappa.ndim == 0, "kappa", "be one number", f"of shape {kappa.shape}")
+        known = not is_traced(kappa)
+        if known:
+            require(bool(kappa > 0), "kappa", "be positive (infinity is no noise)", float(kappa))
+        self.kappa, self.infinite = kappa, known and bool(jnp.isinf(kappa))
+
+
+class Noisy(Model):
+    """A model and noise: what `model + Noise(kappa)` makes. It reads what the model reads.
+
+    Noise is counted in the time of the equation, like the velocity: in a time unit e^{−L} it is e^{−L}/κ.
+    """
+
+    model: Model
+    noise: Noise
+
+    def __init__(self, model: Model, noise: Noise):
+        require_kind(model, Model, "model")
+        require_kind(noise, Noise, "noise")
+        require(not isinstance(model, Noisy), "model", "have no noise yet", "noisy already")
+        self.model, self.noise = model, noise
+
+    @property
+    def d(self) -> int:
+        """Dimension of the tokens it acts on."""
+        return self.model.d
+
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "m d"]:
+        """Output of the layer, without noise."""
+        return self.model.attention(x, tokens, sums)
+
+    @property
+    def log_time_unit(self) -> Float[Array, ""]:
+        """That of the model."""
+        return self.model.log_time_unit
+
+    @property
+    def exponents(self) -> Float[Array, "heads d d"] | None:
+        """Those of the model."""
+        return self.model.exponents
+
+    @property
+    def drift(self) -> Model:
+        """The model without its noise."""
+        return self.model
+
+    @property
+    def diffusion(self) -> Float[Array, ""]:
+        """e^{−L}/κ."""
+        return jnp.exp(-self.model.log_time_unit) / self.noise.kappa
+
 
 class AttentionModel(Model):
     """Σ_h V_h read_h(x): models made of attention heads, which differ in how a head reads."""
@@ -79,6 +164,10 @@ class AttentionModel(Model):
 
         read = self.reader()
         return _sum_over_heads(lambda B, V: read(B, x, tokens, sums) @ V.T, self.weights.stacked())
+
+    def commutes(self, turn: Float[np.ndarray, "d d"]) -> bool:
+        """Whether the matrix commutes with B and V of every head."""
+        return all(_commute(np.asarray(matrices), turn) for matrices in self.weights.stacked())
 
 
 class SoftmaxAttention(AttentionModel):
@@ -216,6 +305,50 @@ class InteractionFlow(Model):
 
         return _sum_over_heads(head, (self.A.reshape(-1, self.d, self.d),))
 
+    def commutes(self, turn: Float[np.ndarray, "d d"]) -> bool:
+        """Whether the matrix commutes with A."""
+        return _commute(np.asarray(self.A), turn)
+
+
+class Mirrored(Model):
+    """Another model on laws that are their own mirror image, carried by one half of the law.
+
+    Tokens stand for ½(μ + Sμ), S the reflection that turns the sign of the coordinate `axis`: `half(tokens,
+    axis)` makes such tokens of a symmetric law and `whole` the law of them (symmetry.py). There is no
+    other half that rounding could tell from the first, and a token on the mirror stays there in every bit,
+    so that unstable symmetric solutions can be followed for ever.
+    """
+
+    model: Model
+    axis: int = eqx.field(static=True)
+
+    def __init__(self, model: Model, axis: int):
+        require_kind(model, Model, "model")
+        self.model, self.axis = model, as_whole(axis, "axis", 0)
+        require(axis < model.d, "axis", f"be a coordinate of R^{model.d}", axis)
+        if not is_traced(model):
+            flip = np.diag(np.where(np.arange(model.d) == axis, -1.0, 1.0))
+            require(
+                model.commutes(flip), "model", f"commute with the reflection across axis {axis}", "not so"
+            )
+
+    @property
+    def d(self) -> int:
+        """Dimension of the tokens it acts on."""
+        return self.model.d
+
+    @property
+    def log_time_unit(self) -> Float[Array, ""]:
+        """That of the model itself."""
+        return self.model.log_time_unit
+
+    def attention(self, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT) -> Float[Array, "m d"]:
+        """What x reads from both halves, averaged with the mirror image of what its mirror image reads."""
+        sign = jnp.where(jnp.arange(self.d) == self.axis, -1.0, 1.0)
+        both = Tokens(jnp.concatenate([tokens.x, tokens.x * sign]), jnp.tile(tokens.weights / 2, 2))
+        here, there = jnp.split(self.model.attention(jnp.concatenate([x, x * sign]), both, sums), 2)
+        return (here + there * sign) / 2
+
 
 class _Slope(eqx.Module):
     """φ' of an array of scores; a module, so that equal φ share a compiled sum."""
@@ -225,6 +358,11 @@ class _Slope(eqx.Module):
     def __call__(self, scores: Array) -> Array:
         slope = jax.grad(lambda s: jnp.asarray(self.phi(s), dtype=jnp.float64))
         return jax.vmap(slope)(scores.ravel()).reshape(scores.shape)
+
+
+def _commute(matrices: np.ndarray, turn: np.ndarray) -> bool:
+    gap = np.max(np.abs(matrices @ turn - turn @ matrices))
+    return bool(gap <= 1e-12 * np.max(np.abs(matrices)))
 
 
 def _spectral_norm(matrices: Float[Array, "heads d d"]) -> Float[Array, ""]:

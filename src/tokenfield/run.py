@@ -5,7 +5,7 @@ Between bursts it records what was reached, merges tokens, changes sums, writes 
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +22,7 @@ from tokenfield.record import Record
 from tokenfield.solvers import Solver
 from tokenfield.stepper import Field
 from tokenfield.store import Checkpoint
+from tokenfield.symmetry import LOST, Symmetry
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory, plain
 
@@ -55,6 +56,7 @@ class Run:
         merge_angle: float | None,
         record: Record,
         board: Switchboard,
+        symmetries: Sequence[Symmetry] = (),
     ):
         self.solver, self.field, self.ts, self.record = solver, field, ts, record
         self.board, self.used = board, [(float(ts[0]), type(board.sums).__name__.lower())]
@@ -63,6 +65,7 @@ class Run:
         self.group, self.active = np.arange(tokens.n), tokens.n
         self.merge_distance, self.restarts, self.seconds = 0.0, 0, 0.0
         self.burst, self.stalled, self.reconsidered = 8, False, 0
+        self.symmetries, self.broken = symmetries, ""
         #: attempts, time and restarts when the pace was last looked at
         self.mark = (0, float(ts[0]), 0)
 
@@ -118,8 +121,23 @@ class Run:
 
     def _record_reached(self) -> None:
         while self.record.reached < len(self.ts) and self.ts[self.record.reached] <= float(self.state.t):
-            x = _read(self.solver, self.state, jnp.asarray(self.ts[self.record.reached]))
-            self.record.add(Tokens(x[self.group], self.initial.weights))
+            t = float(self.ts[self.record.reached])
+            tokens = Tokens(_read(self.solver, self.state, jnp.asarray(t))[self.group], self.initial.weights)
+            self._watch_symmetries(t, tokens)
+            self.record.add(tokens)
+
+    def _watch_symmetries(self, t: float, tokens: Tokens) -> None:
+        """Note the first saved time at which a symmetry of the initial tokens is lost."""
+        if not self.symmetries or self.broken:
+            return
+        x = np.asarray(tokens.x)
+        allowed = max(LOST, 4 * (self.merge_angle or 0.0))
+        for each in self.symmetries:
+            if each.defect(x) > allowed:
+                self.broken = (
+                    f"by t = {t:g} numerical errors had broken a symmetry of the initial tokens ({each.name})"
+                )
+                return
 
     def _merge(self) -> None:
         if self.merge_angle is None or self._attempts() % PACE:
@@ -201,6 +219,7 @@ class Run:
         trouble = self._trouble()
         complete = self.record.reached == len(self.ts)
         status = f"reached t = {self.ts[-1]:g} as asked" if complete else trouble
+        status += f"; {self.broken}" if self.broken else ""
         stats = self._stats()
         facts = {"status": status, "complete": complete, "stats": plain(stats)}
         self.record.flush(self._checkpoint, last=True, **facts)
@@ -217,6 +236,8 @@ class Run:
             "certificate": float(self.state.certificate),
             "log_time_unit": float(self.field.model.log_time_unit),
         }
+        if self.symmetries:
+            stats["symmetry"] = self.broken or f"kept: {self.symmetries[0].name}"
         if self.merge_angle is not None:
             stats |= {"tokens_left": self.active, "merge_distance": self.merge_distance}
         return stats
@@ -228,7 +249,7 @@ class Run:
         floats = {"merge_distance": self.merge_distance, "seconds": self.seconds}
         arrays = {"group": self.group, "weights": self.field.weights}
         state = {f"state_{i}": leaf for i, leaf in enumerate(leaves)}
-        sums = {"sums": json.dumps([self.board.describe(), self.used, self.reconsidered])}
+        sums = {"sums": json.dumps([self.board.describe(), self.used, self.reconsidered, self.broken])}
         return {k: np.asarray(v) for k, v in (counts | floats | arrays | state | sums).items()}
 
     def restore(self, saved: Checkpoint | None) -> None:
@@ -245,7 +266,8 @@ class Run:
         inside = self.group.min() >= 0 and self.group.max() < self.active <= rows
         saved.require(bool(inside), "has a `group` that points nowhere")
         self.field = eqx.tree_at(lambda f: f.weights, self.field, jnp.asarray(weights))
-        description, self.used, self.reconsidered = saved.json("sums")
+        description, self.used, self.reconsidered, *broken = saved.json("sums")
+        self.broken = broken[0] if broken else ""
         self.board.restore(description)
         self.field = eqx.tree_at(lambda f: f.sums, self.field, self.board.sums, is_leaf=_is_sums)
         x = jnp.zeros((rows, self.initial.d))

@@ -19,12 +19,14 @@ from tokenfield.models import (
     HardmaxAttention,
     InteractionFlow,
     Model,
+    Noise,
     SoftmaxAttention,
     UnnormalisedAttention,
     ZeroTemperature,
 )
 from tokenfield.simulate import log_times
 from tokenfield.solvers import Adaptive, Layers, RungeKutta4
+from tokenfield.stochastic import EulerMaruyama, Strang
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.weights import AttentionWeights
 
@@ -177,6 +179,13 @@ class Power(eqx.Module):
 
 
 ModelSettings = Annotated[Softmax | Unnormalised | Hardmax | Zero | Interaction, Field(discriminator="kind")]
+
+
+class NoiseSettings(Built):
+    """[noise]: κ of the Brownian motion of every token."""
+
+    makes = Noise
+    kappa: float
 
 
 class Uniform(Built):
@@ -356,8 +365,27 @@ class LayersSettings(Built):
     step: float
 
 
+class EulerMaruyamaSettings(Built):
+    """[solver] kind = "euler-maruyama", for models with [noise]."""
+
+    makes = EulerMaruyama
+    kind: Literal["euler-maruyama"]
+    step: float
+    key: int
+
+
+class StrangSettings(Built):
+    """[solver] kind = "strang", for models with [noise]."""
+
+    makes = Strang
+    kind: Literal["strang"]
+    step: float
+    key: int
+
+
 SolverSettings = Annotated[
-    AdaptiveSettings | RungeKutta4Settings | LayersSettings, Field(discriminator="kind")
+    AdaptiveSettings | RungeKutta4Settings | LayersSettings | EulerMaruyamaSettings | StrangSettings,
+    Field(discriminator="kind"),
 ]
 
 

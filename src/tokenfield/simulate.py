@@ -19,12 +19,13 @@ from numpy.typing import ArrayLike
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
 from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require, require_kind
-from tokenfield.models import Model
+from tokenfield.models import Model, Noisy
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
 from tokenfield.run import Run, Watch
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
 from tokenfield.store import as_path, refuse_occupied
+from tokenfield.symmetry import symmetries
 from tokenfield.tokens import Tokens, as_real
 from tokenfield.trajectory import Trajectory, fingerprint
 
@@ -56,7 +57,8 @@ def simulate(
     Arguments:
         model, tokens: the flow and the initial law.
         ts: increasing times; the tokens are given at ts[0]. `log_times` makes log-spaced ones.
-        solver: `Adaptive()` (default), `RungeKutta4(step)` or `Layers(step)`.
+        solver: `Adaptive()` (default), `RungeKutta4(step)` or `Layers(step)`; for models with noise
+            `EulerMaruyama(step, key)` or `Strang(step, key)`.
         summation: how attention sums are computed: "auto" (by cost, may change during the run), "direct",
             "circle" (d = 2), "harmonic" (d = 3) or "merged" (d = 2, 3); docs/sums.md.
         progress: show a bar with the time reached, steps and rate; or a function (share of the saved times
@@ -72,6 +74,9 @@ def simulate(
         summation_tolerance: error allowed in the sums; a tenth of the solver's tolerance if left out. The
             greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
 
+    Tokens with a symmetry that the model keeps are watched: `status` and `stats["symmetry"]` say when
+    rounding has broken it; what follows is not the solution (`models.Mirrored` keeps a reflection).
+
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.
     """
@@ -82,6 +87,8 @@ def simulate(
     path = None if store is None else as_path(store, "store")
     if merge_angle is not None:
         require(0 < as_number(merge_angle, "merge_angle") < np.pi / 2, "merge_angle", "lie between 0 and π/2",
+                merge_angle)  # fmt: skip
+        require(not isinstance(model, Noisy), "merge_angle", "not be used with noise",
                 merge_angle)  # fmt: skip
     tolerance = _summation_tolerance(summation_tolerance, solver)
     known = lax.stop_gradient(tokens)  # under grad, unlike jit, the values are there
@@ -105,7 +112,8 @@ def simulate(
         measure=sorted(measure),
     )
     record = Record(np.asarray(times), tokens, snapshots, measure, inputs)
-    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board)
+    kept = [each for each in symmetries(tokens) if model.commutes(each.map)]
+    run = Run(solver, field, tokens, np.asarray(times), merge_angle, record, board, kept)
     try:
         if path is None:
             run.start()
@@ -141,6 +149,11 @@ def _check(model: Model, tokens: Tokens, ts: Array, solver: Solver) -> None:
     require_kind(tokens, Tokens, "tokens")
     require_kind(solver, Solver, "solver")
     require(tokens.d == model.d, "tokens", f"have the dimension {model.d} of the model", tokens.d)
+    if isinstance(model, Noisy) and not solver.takes_noise:
+        raise InputError(
+            "`solver` must be EulerMaruyama(step, key) or Strang(step, key) for a model with noise,"
+            f" but was {type(solver).__name__}"
+        )
     require(ts.ndim == 1 and ts.size >= 1, "ts", "be a list of times", f"of shape {ts.shape}")
     if is_traced(ts):
         return

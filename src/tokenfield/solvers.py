@@ -27,6 +27,8 @@ class Solver(eqx.Module):
 
     #: Whether the right-hand side is projected to the tangent space before the step.
     tangent: ClassVar[bool] = True
+    #: Whether it can follow models with noise.
+    takes_noise: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -82,7 +84,7 @@ class Layers(Solver):
     stages: ClassVar[int] = 1
 
     def __check_init__(self):
-        _check_step(self.step)
+        check_step(self.step)
 
     def first_step(self, gap: Float[Array, ""]) -> Float[Array, ""]:
         """Always η."""
@@ -131,11 +133,11 @@ class RungeKutta4(Solver):
     stages: ClassVar[int] = 4
 
     def __check_init__(self):
-        _check_step(self.step)
+        check_step(self.step)
 
     def first_step(self, gap: Float[Array, ""]) -> Float[Array, ""]:
         """The gap cut into equal parts."""
-        return gap / jnp.maximum(1, jnp.ceil(gap / self.step - 1e-9))
+        return equal_steps(gap, self.step)
 
 
 class _Method(NamedTuple):
@@ -228,5 +230,11 @@ def largest_error(error: Float[Array, "n d"]) -> Float[Array, ""]:
     return safe * jnp.sqrt(jnp.max(jnp.sum((error / safe) ** 2, axis=-1)))
 
 
-def _check_step(step: float) -> None:
+def equal_steps(gap: Float[Array, ""], step: float | Array) -> Float[Array, ""]:
+    """Length of the steps when a gap is cut into equal ones no longer than `step`."""
+    return gap / jnp.maximum(1, jnp.ceil(gap / step - 1e-9))
+
+
+def check_step(step: float) -> None:
+    """Refuse steps that lead nowhere."""
     require(0 < step < np.inf, "step", "be positive and finite", step)

@@ -35,7 +35,7 @@ class Field(eqx.Module):
     sums: Sums
     tangent: bool = eqx.field(static=True)
 
-    def __call__(self, t: Any, x: Float[Array, "n d"], args: None) -> Float[Array, "n d"]:
+    def __call__(self, t: Any, x: Float[Array, "n d"], args: Any) -> Float[Array, "n d"]:
         """Velocity of every token, or the unprojected attention output for `Layers`."""
         tokens = Tokens(x, self.weights)  # normalises
         if self.tangent:
@@ -93,8 +93,8 @@ def fresh(
     """State with no step behind it, at a known step size; evaluates nothing."""
     term, scheme = diffrax.ODETerm(field), solver.scheme
     first = scheme.init(term, t, t, x, None)
-    dense = eqx.filter_eval_shape(lambda: _step_outputs(scheme, term, t, t + 1.0, x, first)[2])
     count = jnp.zeros((), jnp.int64)
+    dense = eqx.filter_eval_shape(lambda: _step_outputs(scheme, term, t, t + 1.0, x, first, count)[2])
     never, exact = jnp.array(False), jnp.zeros(())
     return State(t, t, dt, x, first, control, zeros(dense), count, count, count, never, exact)
 
@@ -141,7 +141,9 @@ def attempt(solver: Solver, field: Field, state: State, limit: Float[Array, ""])
     # a remainder below a thousandth of a step is taken along rather than left as a sliver
     clipped = state.t + 1.001 * state.dt >= limit
     t1 = jnp.where(clipped, limit, state.t + state.dt)
-    x1, error, dense, scheme_state, result = _step_outputs(scheme, term, state.t, t1, state.x, state.scheme)
+    x1, error, dense, scheme_state, result = _step_outputs(
+        scheme, term, state.t, t1, state.x, state.scheme, state.steps
+    )
     x1 = sphere.retract(x1)
     finite = jnp.all(jnp.isfinite(x1))
     if solver.controller is None:
@@ -191,8 +193,11 @@ def read(solver: Solver, state: State, t: Float[Array, ""]) -> Float[Array, "n d
     return jnp.where(ended, state.x, sphere.retract(jnp.where(ended, state.x, inside)))
 
 
-def _step_outputs(scheme: Any, term: Any, t0: Array, t1: Array, x: Array, scheme_state: Any) -> Any:
-    return scheme.step(term, t0, t1, x, None, scheme_state, made_jump=False)
+def _step_outputs(
+    scheme: Any, term: Any, t0: Array, t1: Array, x: Array, scheme_state: Any, steps: Array
+) -> Any:
+    # the number of the step is for schemes that draw noise
+    return scheme.step(term, t0, t1, x, steps, scheme_state, made_jump=False)
 
 
 def _arrays(tree: Any) -> Any:

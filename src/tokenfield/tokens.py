@@ -1,5 +1,6 @@
 """Tokens: weighted points on the sphere, the law μ = Σ w_i δ_{x_i}. The one state type."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -90,6 +91,30 @@ class Tokens(eqx.Module):
         moved = np.asarray(sphere.distance(self.x, jnp.asarray(x[group])))
         distance = float(np.sqrt(np.sum(np.asarray(self.weights) * moved**2)))
         return Merged(Tokens(x, weights), jnp.asarray(group), distance)
+
+
+class Continuum(eqx.Module):
+    """A law that is not made of tokens but can be read as some: diagnostics take either."""
+
+    @abstractmethod
+    def tokens(self, k: int = -1) -> Tokens:
+        """The law at the k-th of its times as weighted tokens, by default at the last."""
+
+    @abstractmethod
+    def moments(self, k: int = -1) -> Moments:
+        """∫x dμ and ∫xxᵀ dμ at the k-th of its times, by default at the last."""
+
+    @abstractmethod
+    def pairs(self, f: Callable[[np.ndarray], np.ndarray], k: int = -1) -> float:
+        """∬f(⟨x,y⟩)dμdμ at the k-th of its times, by default at the last."""
+
+
+def as_tokens(law: Tokens | Continuum, name: str) -> Tokens:
+    """The law as tokens, a density at its last time; anything else is refused by name."""
+    if isinstance(law, Continuum):
+        return law.tokens()
+    require(isinstance(law, Tokens), name, "be Tokens", type(law).__name__)
+    return law
 
 
 class Merged(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate
 
 from tokenfield import initial
-from tokenfield.papers import catalogue, recipe
+from tokenfield.papers import low_temperature, recipe
 from tokenfield.papers.low_temperature import (
     concentration,
     demo,
@@ -147,7 +147,7 @@ def test_the_path_begins_symmetric_and_turns_where_the_discriminant_vanishes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", catalogue.RECIPES, ids=lambda r: r.name)
+@pytest.mark.parametrize("chosen", low_temperature.RECIPES, ids=lambda r: r.name)
 def test_quick_recipes_agree_with_the_theory(chosen, tmp_path):
     outcome = recipe.reproduce(chosen, tmp_path, True, silent)
     assert [check.name for check in outcome.checks if not check.passed] == []

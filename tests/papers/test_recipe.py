@@ -115,7 +115,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 def test_names_are_unique_directory_names():
     names = [r.name for r in catalogue.RECIPES]
     assert len(set(names)) == len(names) and "all" not in names
-    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz-") for name in names)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for name in names)
     assert all(0 < len(r.line) <= 110 and "\n" not in r.line for r in catalogue.RECIPES)
 
 

@@ -264,6 +264,23 @@ def test_the_least_pl_ratio_is_that_of_two_tokens(angle, beta):
     )
 
 
+@pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
+def test_what_follows_from_the_pl_inequality_in_a_run(flow):
+    """D_t ≤ D_0e^{−λt} and W2(μ_t, limit) ≤ 2√(D_t/λ), λ = λ1 or e^{−β}λ1 for softmax; caps hold their tokens."""
+    angle, beta = 0.75, 1.5
+    tokens = tkf.Tokens(tkf.initial.cap(6, [0, 0, 1.0], angle, key=4).x, np.arange(1, 7) / 21)
+    rate = theory.pl_constant(angle, beta) * (np.exp(-beta) if flow == "softmax" else 1.0)
+    ts = np.linspace(0, 24 if flow == "softmax" else 6, 13)
+    run = tkf.simulate(attention(3, beta, flow), tokens, ts)
+    w = np.asarray(tokens.weights)
+    deficits = np.array([speed_and_deficit(x, w, beta)[1] for x in np.asarray(run.x)])
+    assert np.all(deficits <= deficits[0] * np.exp(-rate * ts) * (1 + 1e-9))
+    angles = np.asarray(tkf.sphere.distance(run.x, run.x[-1, :1]))  # the limit is one atom
+    assert np.all(np.sqrt(angles[:10] ** 2 @ w) <= 2 * np.sqrt(deficits[:10] / rate))
+    caps = [theory.enclosing_cap(run.tokens(k)).angle for k in range(len(ts))]
+    assert caps[0] <= angle and np.all(np.diff(caps) <= 1e-8)  # the solver's tolerance
+
+
 @pytest.mark.parametrize("d", [2, 3, 6])
 def test_enclosing_cap_by_a_quadratic_programme(d):
     """cos of the angle = 1/min|c| over ⟨c, x_i⟩ ≥ 1."""
@@ -334,6 +351,8 @@ def test_critical_beta_reference_numbers():
     assert theory.critical_beta(0.7, np.pi / 6) == pytest.approx(0.847298, abs=5e-7)
     assert theory.critical_beta(0.7, 1e-4) == pytest.approx(0.5 * np.log(7 / 3), abs=1e-7)
     assert theory.critical_beta(0.3, np.pi / 8) == pytest.approx(0.599130, abs=5e-7)
+    # log(p/q)/(2cos2w) = .14189 holds only while the worst law sits at the edges; here it does not
+    assert theory.critical_beta(0.55, np.pi / 8) == pytest.approx(0.17158, abs=5e-6)
     velocities = theory.edge_velocities(0.7, np.pi / 8, 4.0)
     np.testing.assert_allclose(velocities, [-8.39169518, -3.58902142], atol=5e-9)
 

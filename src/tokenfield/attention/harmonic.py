@@ -21,12 +21,11 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax_finufft import nufft1, nufft2
-from jaxtyping import Array, Float
-from scipy import special
+from jaxtyping import Array, Complex, Float
 
-from tokenfield.attention.fast import Fast, Scaled, fast_size, no_modes_beyond
+from tokenfield.attention.fast import Fast, Scaled, no_modes_beyond
+from tokenfield.attention.legendre import contract, fold, legendre_fourier, scaled_bessel, unfold
 from tokenfield.tokens import Tokens
 
 #: Degrees beyond which the tables take too much memory (half a gigabyte here).
@@ -88,10 +87,13 @@ class Harmonic(Fast):
 
     def expansion(self, A: Array, x: Array, tokens: Tokens) -> Scaled:
         """Scaled sums at the directions of the queries."""
+        return self.from_moments(self._moments(tokens), A, x)
+
+    def from_moments(self, moments: Complex[Array, "4 m l"], A: Array, x: Array) -> Scaled:
+        """The sums for keys of which only the moments M_lm of w, w y_1, w y_2, w y_3 are known."""
         queries = x @ A
         s = jnp.linalg.norm(queries, axis=1)
         theta, phi = _angles(queries)
-        moments = self._moments(tokens)
         by_node = self.multipliers[:, None, None, :] * moments
         if self.radial.count == 1:
             values = self._at(self._series(by_node)[0], theta, phi)
@@ -112,14 +114,14 @@ class Harmonic(Fast):
         mirrored = jnp.conj(modes[:, ::-1, ::-1])
         fields = jnp.stack([(modes + mirrored) / 2, (modes - mirrored) / 2j], axis=1)
         fields = jnp.swapaxes(fields.reshape(4, *modes.shape[1:])[:, :, L:], 1, 2)  # (4, m ≥ 0, p)
-        return _contract("cmp,mlp->cml", _fold(fields, L), self.legendre)
+        return contract("cmp,mlp->cml", fold(fields, L), self.legendre)
 
     def _series(self, by_node: Array) -> Array:
         """Fourier modes (R, 2, p, m), |p|, |m| ≤ L, on the doubled sphere of two pairs of fields Σ M_lm Y_lm.
 
         All nodes at once: the table of Legendre functions is read from memory only one time.
         """
-        half = _unfold(_contract("rcml,mlp->rcmp", by_node, self.legendre), self.degree)  # m ≥ 0
+        half = unfold(contract("rcml,mlp->rcmp", by_node, self.legendre), self.degree)  # m ≥ 0
         whole = jnp.concatenate([jnp.conj(half[:, :, :0:-1, ::-1]), half], axis=2)
         return jnp.swapaxes(whole[:, 0::2] + 1j * whole[:, 1::2], 2, 3)
 
@@ -139,11 +141,6 @@ class Harmonic(Fast):
         return nufft2(modes, theta, phi, iflag=1, eps=self.eps)
 
 
-def _contract(subscripts: str, numbers: Array, table: Array) -> Array:
-    """einsum of complex numbers with a real table, which is not made complex."""
-    return lax.complex(*(jnp.einsum(subscripts, part, table) for part in (numbers.real, numbers.imag)))
-
-
 def _angles(x: Array) -> tuple[Array, Array]:
     """Colatitude from the third axis, and longitude."""
     across = jnp.hypot(x[:, 0], x[:, 1])
@@ -155,58 +152,3 @@ def _directions(G: int) -> Array:
     turn = jnp.arange(G) * (2 * jnp.pi / G)
     theta, phi = jnp.meshgrid(turn, turn, indexing="ij")
     return jnp.stack([jnp.sin(theta) * jnp.cos(phi), jnp.sin(theta) * jnp.sin(phi), jnp.cos(theta)])
-
-
-def _fold(modes: Array, L: int) -> Array:
-    """Σ over ±p of modes (..., m, p) against cosine (m even) or sine (m odd) series, for p ≥ 0."""
-    plus, minus = modes[..., L:], modes[..., L::-1]
-    sign = jnp.where(jnp.arange(modes.shape[-2]) % 2 == 0, 1.0, -1.0)[:, None]
-    # Σ_j c e^{−ipθ} → Σ_j c 2cos pθ, or Σ_j c 2 sin pθ = i (plus − minus)
-    factor = jnp.where(jnp.arange(modes.shape[-2]) % 2 == 0, 1.0 + 0j, 1j)[:, None]
-    return factor * (plus + sign * minus)
-
-
-def _unfold(series: Array, L: int) -> Array:
-    """Modes for −L ≤ p ≤ L of Σ_p≥0 a_p 2cos pθ (m even) or a_p 2 sin pθ (m odd)."""
-    even = (jnp.arange(series.shape[-2]) % 2 == 0)[:, None]
-    plus = jnp.where(even, 1.0 + 0j, -1j) * series
-    minus = jnp.where(even, 1.0 + 0j, 1j) * series
-    middle = plus[..., :1] + minus[..., :1]
-    return jnp.concatenate([minus[..., :0:-1], middle, plus[..., 1:]], axis=-1)
-
-
-def legendre_fourier(degree: int) -> Float[np.ndarray, "L1 L1 L1"]:
-    """a[m, l, p] with P̄_lm(cos θ) = Σ_{p≥0} a[m,l,p]·2cos pθ (m even) or ·2 sin pθ (m odd).
-
-    P̄_lm is orthonormal with e^{imφ} on the sphere. Computed on equispaced angles by the recurrence in l,
-    stable upwards, and transformed.
-    """
-    L = degree
-    count = fast_size(2 * L + 2)
-    theta = np.arange(count) * (2 * np.pi / count)
-    x, y = np.cos(theta), np.sin(theta)  # y < 0 on the second half continues odd m oddly
-    table = np.zeros((L + 1, L + 1, L + 1))
-    top = np.full(count, np.sqrt(1 / (4 * np.pi)))
-    for m in range(L + 1):
-        rows = np.zeros((L + 1 - m, count))
-        rows[0] = top
-        if m < L:
-            rows[1] = np.sqrt(2 * m + 3) * x * top
-        for k in range(2, L + 1 - m):
-            n = m + k  # the degree
-            a = np.sqrt((4 * n * n - 1) / (n * n - m * m))
-            b = np.sqrt(((n - 1) ** 2 - m * m) / (4 * (n - 1) ** 2 - 1))
-            rows[k] = a * (x * rows[k - 1] - b * rows[k - 2])
-        modes = np.fft.rfft(rows, axis=1)[:, : L + 1] / count
-        series = modes.real if m % 2 == 0 else -modes.imag
-        series[:, 0] /= 2
-        table[m, m:] = series
-        top = -np.sqrt((2 * m + 3) / (2 * m + 2)) * y * top
-    return table
-
-
-def scaled_bessel(degree: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """4π e^{−s} i_l(s), i_l the modified spherical Bessel function √(π/2s) I_{l+1/2}(s)."""
-    safe = np.maximum(s, 1e-300)
-    values = np.sqrt(np.pi / (2 * safe)) * special.ive(degree + 0.5, safe)
-    return 4 * np.pi * np.where(s > 0, values, np.where(degree == 0, 1.0, 0.0))

@@ -21,7 +21,7 @@ from tokenfield.attention.direct import DIRECT, Direct, Sums
 from tokenfield.diagnostics.order import order_parameter
 from tokenfield.errors import InputError, is_traced, require, require_kind
 from tokenfield.models import InteractionFlow, Model
-from tokenfield.tokens import Tokens, as_real
+from tokenfield.tokens import Continuum, Tokens, as_real
 
 #: The pairs of the energy are symmetric.
 PAIRS = Direct(symmetric=True)
@@ -29,12 +29,13 @@ PAIRS = Direct(symmetric=True)
 LARGEST_BETA = 700.0
 
 
-def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
+def energy(tokens: Tokens | Continuum, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
     """E_β of the tokens; at β = 0 half the square of the order parameter.
 
-    Refused where e^β overflows a double: there `log_energy` is meant.
+    Refused where e^β overflows a double: there `log_energy` is meant. Of a density at its last time.
     """
-    require_kind(tokens, Tokens, "tokens")
+    if not isinstance(tokens, Continuum):
+        require_kind(tokens, Tokens, "tokens")
     beta = _finite_beta(beta)
     if not is_traced(beta) and float(beta) == 0:
         return order_parameter(tokens) ** 2 / 2
@@ -42,12 +43,16 @@ def energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float
     return jnp.exp(log_energy(tokens, beta, sums))
 
 
-def log_energy(tokens: Tokens, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
+def log_energy(tokens: Tokens | Continuum, beta: ArrayLike | Array, sums: Sums = PAIRS) -> Float[Array, ""]:
     """log E_β of the tokens for β > 0; finite for every β, since E_β itself overflows beyond 700."""
-    require_kind(tokens, Tokens, "tokens")
+    if not isinstance(tokens, Continuum):
+        require_kind(tokens, Tokens, "tokens")
     beta = _finite_beta(beta)
     if not is_traced(beta):
         require(float(beta) > 0, "beta", "be positive", float(beta))
+    if isinstance(tokens, Continuum):
+        b = float(beta)
+        return jnp.asarray(np.log(tokens.pairs(lambda g: np.exp(b * (g - 1))) / (2 * b)) + b)
     log_mass = sums.exponential(beta * jnp.eye(tokens.d), tokens.x, tokens).log_mass
     top = jnp.max(log_mass)
     return top + jnp.log(jnp.sum(tokens.weights * jnp.exp(log_mass - top))) - jnp.log(2 * beta)

@@ -4,10 +4,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from tokenfield.errors import require_kind
-from tokenfield.tokens import Tokens
+from tokenfield.tokens import Continuum, Tokens
 
 
-def order_parameter(tokens: Tokens) -> Float[Array, ""]:
-    """R = |Σ w_i x_i|."""
-    require_kind(tokens, Tokens, "tokens")
-    return jnp.linalg.norm(tokens.moments().mean)
+def order_parameter(tokens: Tokens | Continuum) -> Float[Array, ""]:
+    """R = |Σ w_i x_i|; of a density at its last time."""
+    if not isinstance(tokens, Continuum):
+        require_kind(tokens, Tokens, "tokens")
+    return jnp.linalg.norm(jnp.asarray(tokens.moments().mean))

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from tokenfield.density.result import DensityTrajectory
 from tokenfield.diagnostics.clusters import clusters
 from tokenfield.diagnostics.rates import FEWEST, fit_rate
 from tokenfield.diagnostics.transport import coupled_distance, wasserstein
@@ -85,6 +86,10 @@ class Phases:
         return next((phase for phase in self.found if phase.name == name), None)
 
 
+#: A run of tokens or of a density.
+Run = Trajectory | DensityTrajectory
+
+
 class _Curves(NamedTuple):
     ts: np.ndarray
     distance: np.ndarray
@@ -92,12 +97,13 @@ class _Curves(NamedTuple):
     to_end: np.ndarray
 
 
-def phases(trajectory: Trajectory, weights: AttentionWeights) -> Phases:
+def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
     """Concentration, metastable, escape and terminal phase of a run, with times, rates and cluster counts.
 
     The distance is W2 (geodesic) to Π♯ρ0, ρ0 the first snapshot. If E is a line this is exact, a transport to
-    two atoms; otherwise it is the cost of the coupling x_i(t) ↔ Π(x_i(0)), an upper bound of W2. If D
-    rotates, and there is no limit law, it is the root mean square angle to E.
+    two atoms; otherwise it is the cost of the coupling x_i(t) ↔ Π(x_i(0)), an upper bound of W2, or for a
+    density on fixed nodes `wasserstein`. If D rotates, and there is no limit law, it is the root mean square
+    angle to E.
 
     - concentration: until the distance is within a factor 2 of its least value, if it began above that;
     - metastable: within that factor, if the least value is at most half of what came before (or the run began
@@ -106,10 +112,12 @@ def phases(trajectory: Trajectory, weights: AttentionWeights) -> Phases:
     - terminal: from when the root mean square angle to the dominant eigenspace of V stays below 0.05;
     - escape: between the two, or to the end of the run.
     """
-    require_kind(trajectory, Trajectory, "trajectory")
+    if not isinstance(trajectory, DensityTrajectory):
+        require_kind(trajectory, Trajectory, "trajectory")
     require_kind(weights, AttentionWeights, "weights")
-    require(len(trajectory.x) >= 2, "trajectory", "hold at least two snapshots", f"with {len(trajectory.x)}")
-    d = trajectory.x.shape[-1]
+    count = len(trajectory.snapshot_ts)
+    require(count >= 2, "trajectory", "hold at least two snapshots", f"with {count}")
+    d = trajectory.tokens(0).d
     require(weights.d == d, "weights", f"have the dimension {d} of the tokens", weights.d)
     of_D, of_V = limit(weights), dominant(np.asarray(weights.stacked()[1][0]))
     curves, method = _measure(trajectory, of_D, of_V)
@@ -134,7 +142,7 @@ def _rms_angle(tokens: Tokens, basis: np.ndarray) -> float:
     return float(np.sqrt(np.asarray(tokens.weights) @ angle_to(tokens, basis) ** 2))
 
 
-def _measure(trajectory: Trajectory, of_D: Limit, of_V: Limit) -> tuple[_Curves, str]:
+def _measure(trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[_Curves, str]:
     to_limit = trajectory.measure(lambda tokens: _rms_angle(tokens, of_D.basis))
     to_end = trajectory.measure(lambda tokens: _rms_angle(tokens, of_V.basis))
     ts = np.asarray(trajectory.snapshot_ts)
@@ -146,6 +154,11 @@ def _measure(trajectory: Trajectory, of_D: Limit, of_V: Limit) -> tuple[_Curves,
     if of_D.dimension == 1:
         distance = trajectory.measure(lambda tokens: wasserstein(tokens, end).value)
         return _Curves(ts, distance, to_limit, to_end), "W2 to Π♯ρ0, exact (two atoms)"
+    if isinstance(trajectory, DensityTrajectory) and not trajectory.domain.moving:
+        found = [wasserstein(trajectory.tokens(k), end) for k in range(len(ts))]
+        return _Curves(
+            ts, np.array([w.value for w in found]), to_limit, to_end
+        ), f"W2 to Π♯ρ0: {found[-1].method}"
     distance = trajectory.measure(lambda tokens: coupled_distance(tokens.x, end.x, tokens.weights))
     return _Curves(
         ts, distance, to_limit, to_end
@@ -158,7 +171,7 @@ def _contains(large: Limit, small: Limit) -> bool:
     return bool(np.linalg.norm(beside, 2) < FLOOR)
 
 
-def _find(curves: _Curves, trajectory: Trajectory, same: bool) -> tuple[tuple[Phase, ...], str]:
+def _find(curves: _Curves, trajectory: Run, same: bool) -> tuple[tuple[Phase, ...], str]:
     """The phases and a note; `same` if V's dominant eigenspace holds that of D, so that none need leave."""
     ts, distance = curves.ts, curves.distance
     last = len(ts) - 1
@@ -205,9 +218,7 @@ def _coincidence(same: bool) -> str:
     return "; the dominant eigenspace of V holds that of D, so no escape is predicted" if same else ""
 
 
-def _without_approach(
-    curves: _Curves, trajectory: Trajectory, before: float
-) -> tuple[tuple[Phase, ...], str]:
+def _without_approach(curves: _Curves, trajectory: Run, before: float) -> tuple[tuple[Phase, ...], str]:
     """A run that never came near Π♯ρ0; it may still have ended in V's eigenspace."""
     words = (
         f"no concentration: the distance to Π♯ρ0 fell from {before:.3g} to {np.min(curves.distance):.3g} at"
@@ -253,7 +264,7 @@ def _rate(
     return fit.rate, fit.interval
 
 
-def _concentration(curves: _Curves, trajectory: Trajectory, stop: int) -> Phase:
+def _concentration(curves: _Curves, trajectory: Run, stop: int) -> Phase:
     # the first quarter of the way, in the logarithm, still depends on ρ0
     logs = np.log(np.maximum(curves.distance[: stop + 1], FLOOR))
     start = int(np.argmax(logs <= logs[0] + (logs[-1] - logs[0]) / 4))
@@ -264,14 +275,14 @@ def _concentration(curves: _Curves, trajectory: Trajectory, stop: int) -> Phase:
     return _phase("concentration", curves, trajectory, (0, stop), rate, interval, words)
 
 
-def _metastable(curves: _Curves, trajectory: Trajectory, start: int, stop: int) -> Phase:
+def _metastable(curves: _Curves, trajectory: Run, start: int, stop: int) -> Phase:
     part = curves.distance[start : stop + 1]
     least = curves.ts[start + int(np.argmin(part))]
     words = f"the distance stayed within a factor 2 of its least value {part.min():.3g} at t = {least:.4g}"
     return _phase("metastable", curves, trajectory, (start, stop), None, None, words)
 
 
-def _escape(curves: _Curves, trajectory: Trajectory, start: int, stop: int) -> Phase:
+def _escape(curves: _Curves, trajectory: Run, start: int, stop: int) -> Phase:
     # growth is exponential only while clusters are near E: up to a third of the way
     part = curves.distance[start : stop + 1]
     far = np.flatnonzero(part > part.max() / 3)
@@ -282,7 +293,7 @@ def _escape(curves: _Curves, trajectory: Trajectory, start: int, stop: int) -> P
     return _phase("escape", curves, trajectory, (start, stop), growth, turned, words)
 
 
-def _terminal(curves: _Curves, trajectory: Trajectory, start: int) -> Phase:
+def _terminal(curves: _Curves, trajectory: Run, start: int) -> Phase:
     last = len(curves.ts) - 1
     # at first the tokens that came last weigh most, in the end the solver's tolerance: the later half of the
     # points before the curve comes near its least value counts
@@ -301,7 +312,7 @@ def _terminal(curves: _Curves, trajectory: Trajectory, start: int) -> Phase:
 def _phase(
     name: Name,
     curves: _Curves,
-    trajectory: Trajectory,
+    trajectory: Run,
     span: tuple[int, int],
     rate: float | None,
     interval: tuple[float, float] | None,

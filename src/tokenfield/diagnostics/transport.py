@@ -18,7 +18,7 @@ from scipy.spatial import KDTree
 from tokenfield.diagnostics.coupling import atoms, circle, scales
 from tokenfield.diagnostics.coupling.plan import SAME_MASS, Cost, Law, Plan, as_law
 from tokenfield.errors import as_number, require
-from tokenfield.tokens import Tokens
+from tokenfield.tokens import Continuum, Tokens, as_tokens
 
 #: Up to this many pairs of tokens one linear program over all of them is solved.
 PAIRS = 25_000_000
@@ -45,13 +45,17 @@ class Transport(NamedTuple):
     method: str
 
 
-def wasserstein(mu: Tokens, nu: Tokens, p: float = 2, cost: str = "geodesic") -> Transport:
+def wasserstein(
+    mu: Tokens | Continuum, nu: Tokens | Continuum, p: float = 2, cost: str = "geodesic"
+) -> Transport:
     """W_p between two laws on one sphere, for c the angle ("geodesic") or |x − y| ("chordal").
 
     Exact on the circle with the angle, and with the chord where no mass has to move far; exact against
     up to 64 atoms; exact for up to 25 million pairs of tokens. Beyond that the problem is solved scale by
-    scale and the answer is an interval, usually a millionth wide. Runs on the host: not for use under jit.
+    scale and the answer is an interval, usually a millionth wide. A density counts as
+    the tokens at its nodes, at its last time. Runs on the host: not for use under jit.
     """
+    mu, nu = as_tokens(mu, "mu"), as_tokens(nu, "nu")
     ground = _checked(mu, nu, p, cost)
     first = as_law(np.asarray(mu.x), np.asarray(mu.weights))
     second = as_law(np.asarray(nu.x), np.asarray(nu.weights))
@@ -142,7 +146,6 @@ def _bracket(upper: float, lower: float, method: str) -> Transport:
 
 def _checked(mu: Tokens, nu: Tokens, p: float, cost: str) -> Cost:
     for law, name in ((mu, "mu"), (nu, "nu")):
-        require(isinstance(law, Tokens), name, "be Tokens", type(law).__name__)
         finite = np.all(np.isfinite(law.x)) and np.all(np.isfinite(law.weights))
         require(bool(finite), name, "have finite points and weights", "not")
     require(mu.d == nu.d, "nu", f"lie in the same dimension as mu, {mu.d}", nu.d)

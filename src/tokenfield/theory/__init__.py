@@ -29,6 +29,7 @@ from tokenfield.theory.examples import near_dirac, near_dirac_deficit, profile, 
 from tokenfield.theory.gnomonic import consensus, from_gnomonic, gnomonic
 from tokenfield.theory.linearisation import Stability, stability
 from tokenfield.theory.moments import circle_moments, fourier_moments, moment_slope, order_slope
+from tokenfield.theory.noise import critical_kappa, noisy_order, transition_beta
 from tokenfield.theory.reductions import (
     equiangular,
     equiangular_layer,
@@ -57,6 +58,7 @@ __all__ = [
     "concentration_rates",
     "consensus",
     "critical_beta",
+    "critical_kappa",
     "dominant",
     "edge_velocities",
     "enclosing_cap",
@@ -77,6 +79,7 @@ __all__ = [
     "moment_slope",
     "near_dirac",
     "near_dirac_deficit",
+    "noisy_order",
     "order_slope",
     "pl_bound",
     "pl_constant",
@@ -88,6 +91,7 @@ __all__ = [
     "synchronisation_rate",
     "three_atoms",
     "trace_identity",
+    "transition_beta",
     "two_arcs",
     "two_tokens",
     "zero_temperature",

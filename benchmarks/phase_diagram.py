@@ -1,0 +1,75 @@
+"""The phase diagram of 2,048 systems × 90 values of β (d = 2, n = 32, t ≤ 30) against the same loop in NumPy.
+
+The same Runge–Kutta steps on the same systems in double precision; NumPy is timed on a part and scaled by the
+number of systems. As the recipe runs it, ours also merges tokens that are together.
+"""
+
+import time
+
+import numpy as np
+
+from report import Row
+from tokenfield.papers.clustering import phase_diagram, staircase
+
+SYSTEMS, BETAS = 2048, np.linspace(0.1, 9, 90)
+SAVES = round(phase_diagram.LAST / (phase_diagram.STRIDE * phase_diagram.STEP))
+#: What NumPy is timed on: systems at a time, values of β, saved times.
+PART, FEW, SHORT = 128, 3, 5
+CASE = "phase diagram, n = 32, 2048 systems × 90 β, t ≤ 30"
+
+
+def rows() -> list[Row]:
+    theta0 = phase_diagram.start(SYSTEMS)
+    phase_diagram.shares(theta0[:, :PART], BETAS[:1], SAVES)  # compiles
+    numpy = _numpy_seconds(theta0[:, :PART])
+    alike = _seconds(lambda: phase_diagram.shares(theta0[:, : 2 * PART], BETAS[::30], SAVES, merge=False))
+    alike *= SYSTEMS / (2 * PART) * 30
+    whole = _seconds(lambda: phase_diagram.shares(theta0, BETAS, SAVES))
+    climbed = _seconds(lambda: staircase.climb(9.0, 200))
+    return [
+        Row("phase diagram", f"{CASE}, tokenfield", f"{whole:.0f} s"),
+        Row("phase diagram", f"{CASE}, NumPy (a part, scaled)", f"{numpy:.0f} s"),
+        _speed("step for step (a part, scaled)", numpy / alike),
+        _speed("tokens that are together merged", numpy / whole),
+        Row("staircase", "β = 9, n = 200, to the last merger", f"{climbed:.0f} s", "< 120 s", climbed < 120),
+    ]
+
+
+def _speed(how: str, ratio: float) -> Row:
+    return Row("phase diagram", f"speed against NumPy, {how}", f"{ratio:.1f} ×", "≥ 5 ×", ratio >= 5)
+
+
+def _seconds(run) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _numpy_seconds(theta0: np.ndarray) -> float:
+    """Seconds of NumPy for everything, from a part of it."""
+    betas = BETAS[:: len(BETAS) // FEW]
+    seconds = _seconds(lambda: [_numpy_shares(theta0.T, beta, SHORT) for beta in betas])
+    return seconds * (SYSTEMS / len(theta0.T)) * (len(BETAS) / len(betas)) * (SAVES / SHORT)
+
+
+def _numpy_shares(theta: np.ndarray, beta: float, saves: int) -> np.ndarray:
+    """The loop as one writes it in NumPy: all pairs of all systems at once."""
+    h, found = phase_diagram.STEP, []
+    for _ in range(saves):
+        for _ in range(phase_diagram.STRIDE):
+            k1 = _numpy_velocity(theta, beta)
+            k2 = _numpy_velocity(theta + h / 2 * k1, beta)
+            k3 = _numpy_velocity(theta + h / 2 * k2, beta)
+            theta = theta + h / 6 * (k1 + 2 * k2 + 2 * k3 + _numpy_velocity(theta + h * k3, beta))
+        x = np.stack([np.cos(theta), np.sin(theta)], axis=-1)
+        met = x @ np.swapaxes(x, 1, 2) >= 1 - phase_diagram.MET
+        found.append(np.mean(met))
+    return np.array(found)
+
+
+def _numpy_velocity(theta: np.ndarray, beta: float) -> np.ndarray:
+    """Softmax through unit vectors and matrix products, which is quicker than sines of differences."""
+    x = np.stack([np.cos(theta), np.sin(theta)], axis=-1)
+    pull = np.exp(beta * (x @ np.swapaxes(x, 1, 2) - 1))
+    mean = pull @ x / pull.sum(axis=2, keepdims=True)
+    return x[..., 0] * mean[..., 1] - x[..., 1] * mean[..., 0]

@@ -1,0 +1,92 @@
+"""The verb: carry a density along the mean-field equation of a model.
+
+    ∂_t μ = κ^{−1} Δμ − div(μ X[μ]),   X[μ](x) = P_x ∫(…)dμ, the velocity of the model
+
+A weighted token cloud is an exact solution for κ = ∞; this is the same equation for densities, n → ∞.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import ArrayLike
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tokenfield.density.characteristics import Characteristics
+from tokenfield.density.circle import Circle
+from tokenfield.density.domain import Domain, Problem
+from tokenfield.density.result import DensityTrajectory
+from tokenfield.density.sphere import Sphere
+from tokenfield.density.zonal import Zonal
+from tokenfield.errors import InputError, RunError, require, require_kind
+from tokenfield.models import Model
+from tokenfield.tokens import as_real
+
+#: Domains by name; a new one has a line here.
+DOMAINS: dict[str, type[Domain]] = {kind.name: kind for kind in (Circle, Sphere, Zonal, Characteristics)}
+
+
+def solve(
+    model: Model,
+    rho0: Any,
+    ts: ArrayLike | Array,
+    domain: str | Domain,
+    *,
+    progress: bool = False,
+    strict: bool = True,
+) -> DensityTrajectory:
+    """Follow the density ρ0 through the times `ts`.
+
+    Arguments:
+        model: the velocity field; with `+ Noise(kappa)` the law also diffuses.
+        rho0: the density at ts[0], a positive function of the places of the domain: of angles on the circle,
+            of points (m, d) on the sphere, of heights ⟨x, e⟩ for zonal laws. Need not be normalised.
+        ts: increasing times.
+        domain: a name (see `DOMAINS`) for sensible settings, or a domain object with its own.
+        progress: show a bar with the time reached.
+        strict: raise `RunError` on numerical trouble instead of returning the part that was finished.
+
+    A run whose resolution was too coarse goes on and says so: `resolved` is False and `status` says from
+    when, and how much was missed.
+    """
+    require_kind(model, Model, "model")
+    times = _times(ts)
+    place = _domain(domain, model)
+    drift, diffusion = getattr(model, "drift", model), float(getattr(model, "diffusion", 0.0))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("t = {task.fields[t]:.5g}, {task.fields[steps]} steps"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, disable=not progress) as bar:
+        task = bar.add_task(f"density, {place.name}", total=times[-1] - times[0], t=times[0], steps=0)
+
+        def watch(t: float, steps: int) -> None:
+            bar.update(task, completed=t - times[0], t=t, steps=steps)
+
+        result = place.run(Problem(drift, diffusion, rho0, times), watch)
+    if strict and not result.complete:
+        raise RunError(result.status, result)
+    return result
+
+
+def _domain(domain: str | Domain, model: Model) -> Domain:
+    if isinstance(domain, Domain):
+        return domain
+    known = isinstance(domain, str) and domain in DOMAINS
+    require(known, "domain", f"be a domain object or one of {', '.join(DOMAINS)}", repr(domain))
+    return DOMAINS[str(domain)].for_model(model)
+
+
+def _times(ts: ArrayLike | Array) -> np.ndarray:
+    times = np.asarray(as_real(ts, "ts"))
+    require(times.ndim == 1 and times.size >= 1, "ts", "be a list of times", f"of shape {times.shape}")
+    require(bool(np.all(np.isfinite(times))), "ts", "be finite", times[~np.isfinite(times)][:1])
+    back = np.flatnonzero(np.diff(times) <= 0)
+    if back.size:
+        k = int(back[0])
+        raise InputError(
+            f"`ts` must be increasing, but ts[{k + 1}] = {times[k + 1]:g} follows ts[{k}] = {times[k]:g}"
+        )
+    return times

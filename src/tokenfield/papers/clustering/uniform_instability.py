@@ -1,0 +1,144 @@
+"""The uniform law is unstable: harmonics of every degree grow on it, each at its own rate (theory §3.4).
+
+Quadrature tokens of the uniform law with weights 1 + small harmonics of all degrees at once; as long as these
+are small, each grows by itself. Rates are l(l+d−2)λ_l/β for the unnormalised flow and this over λ_0 for
+softmax. The fastest degree, about √β, says how many clusters form first.
+"""
+
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from scipy import special
+
+from tokenfield import figures, initial
+from tokenfield.papers.clustering import shared
+from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, near
+from tokenfield.theory.clustering import fastest_degree, growth_rate
+from tokenfield.theory.inputs import Flow
+from tokenfield.tokens import Tokens
+
+RATES = "theory §3.4: l(l+d−2)λ_l/β, over λ_0 for softmax"
+#: Size of the harmonics at the start.
+SMALL = 1e-6
+
+
+class Growth(NamedTuple):
+    """Measured rates of the degrees 1, 2, … in R^d at β, for one flow."""
+
+    d: int
+    beta: float
+    flow: Flow
+    rates: np.ndarray
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """1, 2, …"""
+        return np.arange(1, len(self.rates) + 1)
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The rates of theory §3.4."""
+        return growth_rate(self.d, self.beta, self.degrees, self.flow)
+
+
+def harmonics(x: np.ndarray, top: int) -> np.ndarray:
+    """Zonal harmonics of degree 1 … top at the points x, about e1, (top, n)."""
+    height, lam = np.clip(x[:, 0], -1, 1), (x.shape[1] - 2) / 2
+    if lam == 0:
+        return np.stack([np.cos(degree * np.arccos(height)) for degree in range(1, top + 1)])
+    return np.stack([special.eval_gegenbauer(degree, lam, height) / special.eval_gegenbauer(degree, lam, 1.0)
+                     for degree in range(1, top + 1)])  # fmt: skip
+
+
+def measure(d: int, beta: float, flow: Flow, top: int, n: int) -> Growth:
+    """Grow harmonics on the uniform law for a third of the fastest e-folding time."""
+    flat = initial.circle_density(np.ones_like, n) if d == 2 else initial.sphere_density(
+        lambda x: np.ones(len(x)), n, d)  # fmt: skip
+    shapes = harmonics(np.asarray(flat.x), top)
+    weights = np.asarray(flat.weights) * (1 + SMALL * shapes.sum(axis=0))
+    model = shared.usa(beta, d) if flow == "unnormalised" else shared.softmax(beta, d)
+    last = 0.3 / float(np.max(growth_rate(d, beta, np.arange(1, top + 1), flow)))
+    run = shared.run(model, Tokens(flat.x, weights / weights.sum()), np.array([0.0, last]), 1e-12)
+    size = [harmonics(np.asarray(run.tokens(k).x), top) @ np.asarray(run.weights) for k in (0, 1)]
+    return Growth(d, beta, flow, np.log(size[1] / size[0]) / last)
+
+
+def run(quick: bool, progress: Progress) -> Result:
+    """The recipe."""
+    flows: tuple[Flow, ...] = ("softmax", "unnormalised")
+    cases: list[tuple[int, float, Flow]] = [
+        (2, beta, flow) for beta in (1.0, 5.0, 20.0, 50.0, 100.0) for flow in flows
+    ]
+    cases += [(3, beta, flow) for beta in ((5.0,) if quick else (1.0, 5.0, 12.0)) for flow in flows]
+    found = []
+    for k, (d, beta, flow) in enumerate(cases):
+        progress(k / len(cases), f"d = {d}, β = {beta:g}, {flow}")
+        top = 2 * fastest_degree(d, beta) + 2
+        found.append(measure(d, beta, flow, top, 256 if d == 2 else (800 if quick else 1800)))
+    variables = {f"rate_{k}": (f"degree_{k}", each.rates) for k, each in enumerate(found)}
+    notes = {f"case_{k}": f"d = {g.d}, beta = {g.beta:g}, {g.flow}" for k, g in enumerate(found)}
+    return Result(checks(found), _rows(found), xr.Dataset(variables, attrs=notes), figure(found))
+
+
+RECIPE = Recipe(
+    "uniform-instability", "growth of harmonics of every degree on the uniform law, and the fastest one", run
+)
+
+
+def checks(found: list[Growth]) -> list[Check]:
+    """All degrees of every case, and which is the fastest."""
+    result = []
+    for each in found:
+        label = f"d = {each.d}, β = {each.beta:g}, {each.flow}"
+        # degrees that grow a thousand times slower than the fastest drown in its square
+        gap = np.abs(each.rates - each.predicted) / each.predicted.max()
+        result.append(near(f"rates of degrees 1 to {len(each.rates)}, greatest error / fastest, {label}",
+                           float(gap.max()), 0.0, RATES, absolute=1e-4))  # fmt: skip
+        if each.flow == "softmax":
+            result.append(near(f"fastest degree, d = {each.d}, β = {each.beta:g}",
+                               int(np.argmax(each.rates)) + 1, fastest_degree(each.d, each.beta),
+                               RATES))  # fmt: skip
+    return result
+
+
+def _rows(found: list[Growth]) -> list[Row]:
+    return [
+        {"d": g.d, "beta": g.beta, "flow": g.flow, "degree": int(degree), "measured": rate,
+         "predicted": expected}
+        for g in found
+        for degree, rate, expected in zip(g.degrees, g.rates, g.predicted, strict=True)
+    ]  # fmt: skip
+
+
+@matplotlib.rc_context(figures.STYLE)
+def figure(found: list[Growth]) -> Figure:
+    """Rates over degree for the circle and the sphere, and the fastest degree over β."""
+    drawing = Figure(figsize=(11.0, 4.3), layout="constrained")
+    panels = drawing.subplots(1, 3)
+    for ax, d in zip(panels, (2, 3), strict=False):
+        chosen = [g for g in found if g.d == d and g.flow == "softmax"]
+        for g, colour, dash in zip(chosen, figures.PALETTE, figures.DASHES, strict=False):
+            fine = np.arange(1, len(g.rates) + 1)
+            ax.plot(fine, g.predicted, color=colour, linestyle=dash, linewidth=1.3)
+            ax.plot(g.degrees, g.rates, "o", color=colour, markersize=4.5, label=f"β = {g.beta:g}")
+        ax.set(xlabel="degree", xlim=(0, None), ylim=(0, 1.05))
+        ax.set_title(f"d = {d}, softmax: tokens (dots), theory (lines)", loc="left", fontsize=10.5)
+        ax.legend(loc="upper center", ncols=3, handlelength=1.0, columnspacing=1.2)
+    panels[0].set_ylabel("rate of growth")
+    betas = np.logspace(-0.5, 2.3, 300)
+    right = panels[2]
+    for d, colour in ((2, figures.PALETTE[0]), (3, figures.PALETTE[1])):
+        right.step(betas, [fastest_degree(d, float(b)) for b in betas], color=colour, linewidth=1.3,
+                   label=f"theory, d = {d}")  # fmt: skip
+        seen = [g for g in found if g.d == d and g.flow == "softmax"]
+        right.plot([g.beta for g in seen], [int(np.argmax(g.rates)) + 1 for g in seen], "o", color=colour,
+                   markersize=6)  # fmt: skip
+    right.set(xscale="log", xlabel="β", ylim=(0, None))
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.set_title("fastest degree", loc="left", fontsize=10.5)
+    right.legend(loc="upper left")
+    return drawing
