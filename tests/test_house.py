@@ -30,6 +30,7 @@ LAYERS = [
     {"config"},
     {"sweep"},
     {"papers"},
+    {"lab"},
     {"cli"},
     {"__main__"},
 ]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -220,6 +221,39 @@ def rerun(
     console.print(found.sentence, highlight=False, soft_wrap=True)
     if not found.identical:
         raise RunError("the cell did not come out the same")
+
+
+@app.command()
+def lab(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="A stored run to play, or a TOML file to run.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; the default is this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; the next free one if it is taken.")] = 8080,
+    out: Annotated[Path, typer.Option(help="Directory for what is saved from the page.")] = Path("out/lab"),
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Watch tokens concentrate, stay and leave, live in a browser: change anything, scrub, save.
+
+    Everything is served by this machine, and to this machine only unless --host says otherwise. Ctrl-C ends.
+    """
+    from tokenfield.lab import app as live  # viser takes a second to import
+
+    if not live.is_loopback(host):
+        console.print(
+            f"[bold yellow]warning:[/] {host} is not a loopback address: whoever can reach this port can use"
+            " the lab, open runs and write files here",
+            soft_wrap=True,
+        )
+
+    def ready(url: str) -> None:
+        console.print(f"lab: {url}  (Ctrl-C ends)", highlight=False, soft_wrap=True)
+        if browser:
+            webbrowser.open(url)
+
+    live.serve(path, host, port, out, ready)
 
 
 @app.command()

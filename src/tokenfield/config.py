@@ -4,6 +4,7 @@ What may stand in each section is in settings.py; here is the whole and its erro
 """
 
 import difflib
+import json
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -95,6 +96,27 @@ def parse(settings: dict[str, Any]) -> Config:
         return Config.model_validate(settings)
     except ValidationError as error:
         raise InputError("\n".join(_sentence(e) for e in error.errors())) from None
+
+
+def text(run: Config) -> str:
+    """The configuration as the text of a TOML file, which `read` gives back as it is."""
+    parts = []
+    for name, section in run.model_dump(exclude_none=True).items():
+        parts.append("\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case dict():
+            return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(_toml(inner) for inner in value) + "]"
+    return repr(value)  # numbers: the shortest digits that give the same double back
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -5,7 +5,7 @@ Between bursts it records what was reached, merges tokens, changes sums, writes 
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -36,6 +36,9 @@ BURST_SECONDS = 0.2
 PATIENCE, HOPELESS = 1000, 1e-8
 #: What is wrong when steps become too short.
 ROUGH = "the velocity is not finite or not smooth there"
+
+#: Told between bursts the share of saved times reached and the time; what it raises stops the run.
+Watch = Callable[[float, float], None]
 
 _begin = eqx.filter_jit(stepper.begin)
 _advance = eqx.filter_jit(stepper.advance)
@@ -78,11 +81,11 @@ class Run:
         while not np.isfinite(float(self.state.dt)) and self._fall_back():
             self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
 
-    def go(self, progress: bool) -> Trajectory:
+    def go(self, progress: bool | Watch) -> Trajectory:
         """Run to the end, or to trouble, and return the trajectory."""
         began, before = time.monotonic(), self.seconds
         limit_from: float | None = None  # the first burst, which compiles, does not count
-        with _bar(progress) as bar:
+        with _bar(progress is True) as bar:
             task = bar.add_task("simulating", total=1.0, t=float(self.state.t), steps=0, rate=0.0)
             self._record_reached()
             while self.record.reached < len(self.ts) and not self._trouble():
@@ -98,6 +101,8 @@ class Run:
                 steps = int(self.state.steps)
                 rate = steps / max(self.seconds, 1e-9)
                 bar.update(task, completed=self._fraction(), t=float(self.state.t), steps=steps, rate=rate)
+                if callable(progress):
+                    progress(self._fraction(), float(self.state.t))
         self.seconds = before + time.monotonic() - began
         return self._finish()
 

@@ -22,7 +22,7 @@ from tokenfield.attention.ring import Ring, mesh_of
 from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require, require_kind
 from tokenfield.models import Model, Noisy
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
-from tokenfield.run import Run
+from tokenfield.run import Run, Watch
 from tokenfield.solvers import Adaptive, Solver
 from tokenfield.stepper import Field, State
 from tokenfield.store import as_path, refuse_occupied
@@ -42,7 +42,7 @@ def simulate(
     ts: ArrayLike | Array,
     solver: Solver = Adaptive(),  # noqa: B008 (frozen)
     summation: str = "auto",
-    progress: bool = False,
+    progress: bool | Watch = False,
     *,
     snapshots: Sequence[int] | None = None,
     measure: Mapping[str, Measure] | None = None,
@@ -64,7 +64,8 @@ def simulate(
             `EulerMaruyama(step, key)` or `Strang(step, key)`.
         summation: how attention sums are computed: "auto" (by cost, may change during the run), "direct",
             "circle" (d = 2), "harmonic" (d = 3) or "merged" (d = 2, 3); docs/sums.md.
-        progress: show a bar with the time reached, steps and rate.
+        progress: show a bar with the time reached, steps and rate; or a function (share of the saved times
+            reached, time) to be called now and then: what it raises stops the run.
         snapshots: indices into ts at which tokens are kept (negative ones count from the end); all if
             left out, none if empty.
         measure: functions of the tokens, by name, evaluated at every time.

@@ -115,6 +115,14 @@ def read_data(path: Path, written: Mapping[str, int], fixed: Iterable[str]) -> x
         return xr.open_zarr(path / DATA, consolidated=False).load()
 
 
+def read_rows(path: Path, name: str, first: int, last: int) -> np.ndarray:
+    """Records first, ..., last − 1 of one array, without reading the others."""
+    with _damage(path):
+        array = zarr.open_group(path / DATA, mode="r")[name]
+        assert isinstance(array, zarr.Array)
+        return np.asarray(array[first:last])
+
+
 def check_data(path: Path, written: Mapping[str, int], fixed: Iterable[str]) -> None:
     """Refuse a store without `written[name]` records of each array and the whole of the fixed ones.
 

@@ -70,10 +70,8 @@ def measure(d: int, beta: float, flow: Flow, top: int, n: int) -> Growth:
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
     flows: tuple[Flow, ...] = ("softmax", "unnormalised")
-    cases: list[tuple[int, float, Flow]] = [
-        (2, beta, flow) for beta in (1.0, 5.0, 20.0, 50.0, 100.0) for flow in flows
-    ]
-    cases += [(3, beta, flow) for beta in ((5.0,) if quick else (1.0, 5.0, 12.0)) for flow in flows]
+    betas = {2: (1.0, 5.0, 20.0, 50.0, 100.0), 3: (5.0,) if quick else (1.0, 5.0, 12.0)}
+    cases = [(d, beta, flow) for d in betas for beta in betas[d] for flow in flows]
     found = []
     for k, (d, beta, flow) in enumerate(cases):
         progress(k / len(cases), f"d = {d}, β = {beta:g}, {flow}")

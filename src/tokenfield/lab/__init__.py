@@ -1,0 +1,1 @@
+"""The lab: watch tokens live in a browser (`tokenfield lab`)."""

@@ -1,0 +1,34 @@
+"""What a path holds that the lab can show: a stored run, a TOML file, a cell of a sweep."""
+
+import json
+from pathlib import Path
+
+from tokenfield import config
+from tokenfield.errors import InputError, require
+from tokenfield.store import read_manifest
+
+#: How the file of a finished cell begins; its second line has the settings.
+CELL = b"tokenfield cell 1 "
+
+
+def source(where: str | Path) -> Path | config.Config:
+    """A path for a stored run, to be played; a configuration for what is to be computed.
+
+    A cell of a sweep keeps few snapshots or none, so it is computed again from its settings.
+    """
+    path = Path(str(where).strip()).expanduser()
+    known = bool(str(where).strip()) and path.exists()
+    require(known, "path", "be a stored run, a TOML file or a cell of a sweep", repr(str(where)))
+    if path.is_dir():
+        read_manifest(path)
+        return path
+    with open(path, "rb") as file:
+        first, second = file.readline(1000), file.readline(10**7)
+    if not first.startswith(CELL):
+        return config.read(path)
+    try:
+        settings = json.loads(second)["settings"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"`path` must be a whole cell of a sweep, but {path} is damaged: {error}") from error
+    run = settings.get("run", {})
+    return config.parse(settings | {"run": {k: v for k, v in run.items() if k != "snapshots"}})

@@ -1,0 +1,214 @@
+"""The worker: a process of its own that computes frames, so that nothing it does can stop the page.
+
+It is told by a pipe what to do, ("run", id, settings, ahead) or ("open", id, path, ahead), and how far it
+may go, ("ahead", id, frames). A newer task ends the older one between two bursts of steps. It answers
+
+    ("taken", id)                  it has turned to the task
+    ("begin", id, stage, times)    what stays the same, and when frames are to come
+    ("frame", id, frame)           one frame after the other
+    ("end", id, sentence)          no more frames, because all were made
+    ("trouble", id, sentence)      no more frames, for the reason given
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenfield import config, initial, store
+from tokenfield.errors import InputError, RunError
+from tokenfield.lab.frame import Observer
+from tokenfield.simulate import simulate
+from tokenfield.tokens import Tokens
+from tokenfield.trajectory import FIXED
+from tokenfield.weights import AttentionWeights
+
+#: Spawned, never forked: a forked child of a JAX process hangs.
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+class Worker:
+    """The near end: starts the process, sends tasks, collects answers."""
+
+    def __init__(self, target: Callable[[Connection], None] | None = None):
+        self.pipe, far = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=target or work, args=(far,), daemon=True)
+        self.process.start()
+        far.close()
+        #: whether the process has said that it is there
+        self.ready = False
+
+    def send(self, *message: Any) -> None:
+        """Send a message; a worker that is gone does not answer."""
+        with contextlib.suppress(OSError):
+            self.pipe.send(message)
+
+    def answers(self) -> list[tuple[Any, ...]]:
+        """All that was answered since the last look."""
+        found = []
+        with contextlib.suppress(EOFError, OSError):
+            while self.pipe.poll():
+                message = self.pipe.recv()
+                if message[0] == "ready":
+                    self.ready = True
+                else:
+                    found.append(message)
+        return found
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.is_alive()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.join(2)
+        self.pipe.close()
+
+
+class Superseded(Exception):  # noqa: N818 (not an error)
+    """A newer task is there."""
+
+
+class Desk:
+    """The far end: the newest task and how far it may go, kept by a thread that listens."""
+
+    def __init__(self, pipe: Connection):
+        self.pipe, self.news = pipe, threading.Condition()
+        self.task: tuple[Any, ...] | None = None
+        self.newest, self.ahead = -1, 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                message = self.pipe.recv()
+                with self.news:
+                    if message[0] == "ahead":
+                        if message[1] == self.newest:
+                            self.ahead = message[2]
+                    else:
+                        self.task, self.newest, self.ahead = message[:3], message[1], message[3]
+                    self.news.notify_all()
+        except (EOFError, OSError):
+            os._exit(0)  # the lab is gone
+
+    def next(self) -> tuple[Any, ...]:
+        """Wait for a task."""
+        with self.news:
+            self.news.wait_for(lambda: self.task is not None)
+            task, self.task = self.task, None
+            assert task is not None
+            return task
+
+    def check(self, task: int) -> None:
+        """Stop the task if there is a newer one."""
+        if self.newest != task:
+            raise Superseded
+
+    def wait(self, task: int, frame: int) -> None:
+        """Wait until this frame may be made."""
+        with self.news:
+            self.news.wait_for(lambda: self.newest != task or frame < self.ahead)
+        self.check(task)
+
+    def answer(self, *message: Any) -> None:
+        """Send an answer."""
+        self.pipe.send(message)
+
+
+def work(pipe: Connection) -> None:
+    """What the process does: one task after the other, for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle
+    keep_compiled()
+    desk = Desk(pipe)
+    Observer(initial.uniform(8, 3, 0), AttentionWeights.identity(3), 1.0)  # what is slow the first time only
+    desk.answer("ready")
+    while True:
+        kind, task, what = desk.next()
+        desk.answer("taken", task)
+        try:
+            sentence = {"run": _run, "open": _open}[kind](desk, task, what)
+            desk.answer("end", task, sentence)
+        except Superseded:
+            continue
+        except (InputError, RunError) as error:
+            desk.answer("trouble", task, str(error))
+        except MemoryError:
+            desk.answer("trouble", task, "not enough memory for so many tokens")
+        except Exception as error:  # whatever it is, the page must hear of it
+            desk.answer("trouble", task, f"{type(error).__name__}: {error}")
+
+
+def keep_compiled() -> None:
+    """Keep compiled programs on disk, so that the next lab and a new worker need not compile them again."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(home / "tokenfield" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _run(desk: Desk, task: int, settings: dict[str, Any]) -> str:
+    """Simulate, and make a frame at every saved time."""
+    run = config.parse(settings)
+    arguments = run.arguments()
+    tokens, ts = arguments["tokens"], np.asarray(arguments["ts"])
+    observer = Observer(tokens, run.weights.build(), getattr(run.model, "beta", None))
+    desk.answer("begin", task, observer.stage, ts)
+    frames = 0
+
+    def show(now: Tokens) -> float:
+        nonlocal frames
+        desk.wait(task, frames)
+        desk.answer("frame", task, observer.frame(ts[frames], now))
+        frames += 1
+        return 0.0
+
+    arguments |= {"measure": {"frame": show}, "snapshots": [], "settings": None}
+    trajectory = simulate(**arguments, progress=lambda *_: desk.check(task), strict=False)
+    if not trajectory.complete:
+        raise RunError(trajectory.status)
+    return trajectory.status
+
+
+def _open(desk: Desk, task: int, where: str) -> str:
+    """Read a stored run, and make a frame of every snapshot."""
+    path = Path(where)
+    manifest = store.read_manifest(path)
+    store.check_data(path, manifest["written"], FIXED)
+    count = manifest["written"].get("x", 0)
+    if count == 0:
+        raise InputError(f"`path` must be a run with snapshots to be shown, but {path} has none")
+    weights, beta = _model(manifest["inputs"])
+    ts = store.read_rows(path, "snapshot", 0, count)
+    masses = store.read_rows(path, "weights", 0, manifest["inputs"]["tokens"]["n"])
+    observer: Observer | None = None
+    for k in range(count):
+        if observer is not None:
+            desk.wait(task, k)
+        tokens = Tokens(store.read_rows(path, "x", k, k + 1)[0], masses)
+        if observer is None:
+            observer = Observer(tokens, weights, beta)
+            desk.answer("begin", task, observer.stage, ts)
+        desk.answer("frame", task, observer.frame(ts[k], tokens))
+    return manifest.get("status", "the run was interrupted; this is what it had finished")
+
+
+def _model(inputs: dict[str, Any]) -> tuple[AttentionWeights | None, float | None]:
+    """The matrices and β of a stored run, as far as its manifest tells them."""
+    try:
+        model = inputs["model"]
+        beta = float(model["beta"]) if "beta" in model else None
+        return AttentionWeights(model["weights"]["B"], model["weights"]["V"]), beta
+    except (KeyError, TypeError, ValueError):  # large matrices are kept as a hash only
+        return None, None

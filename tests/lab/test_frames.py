@@ -1,0 +1,158 @@
+"""Frames measure what the library measures, and phases named live are those of the whole run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tokenfield import initial
+from tokenfield.diagnostics.energy import energy
+from tokenfield.diagnostics.phases import phases
+from tokenfield.lab.colouring import CHOICES, colouring
+from tokenfield.lab.frame import COLOURS, SHOWN, Observer, Stage
+from tokenfield.lab.phase import phase
+from tokenfield.lab.presets import PRESETS
+from tokenfield.simulate import simulate
+from tokenfield.tokens import Tokens
+from tokenfield.weights import AttentionWeights
+
+DIAGONAL = AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.3]))
+
+
+def around(centres, count, spread, seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.repeat(np.asarray(centres, float), count, axis=0)
+    x = x + spread * rng.normal(size=x.shape)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def watch(name, **changes):
+    """Frames of a preset, made without a worker, and the whole run."""
+    run = replace(PRESETS[name].setup, **changes).config()
+    arguments = run.arguments()
+    trajectory = simulate(**arguments)
+    observer = Observer(arguments["tokens"], run.weights.build(), getattr(run.model, "beta", None))
+    frames = [observer.frame(t, trajectory.tokens(k)) for k, t in enumerate(trajectory.ts)]
+    return observer.stage, frames, trajectory, run
+
+
+def names(stage, frames):
+    """The phases in the order in which a person who watches sees them."""
+    columns = {name: np.array([f.curves[name] for f in frames]) for name in frames[0].curves}
+    ts = np.array([f.t for f in frames])
+    speed = np.array([stage.weights @ f.speed for f in frames])
+    seen = []
+    for k in range(2, len(frames) + 1):
+        now = phase(stage, ts[:k], {n: v[:k] for n, v in columns.items()}, speed[:k]).name
+        if not seen or seen[-1] != now:
+            seen.append(now)
+    return seen
+
+
+def test_curves_are_the_librarys_measurements():
+    tokens = initial.uniform(60, 3, 3)
+    frame = Observer(tokens, DIAGONAL, 2.0).frame(0.0, tokens)
+    x = np.asarray(tokens.x)
+    assert frame.curves["order"] == pytest.approx(np.linalg.norm(x.mean(0)), abs=1e-12)
+    share = float(energy(tokens, 2.0)) / (np.exp(2.0) / 4)
+    assert frame.curves["energy"] == pytest.approx(share, rel=1e-12)
+    # E is ±e2: an even number of tokens go to each end, and each moves by its angle to it
+    angle = np.arccos(np.clip(np.abs(x[:, 1]), 0, 1))
+    assert frame.curves["to_limit"] == pytest.approx(np.sqrt(np.mean(angle**2)), abs=1e-9)
+    assert frame.curves["distance"] == pytest.approx(np.sqrt(np.mean(angle**2)), abs=1e-9)
+    assert frame.curves["to_end"] == pytest.approx(
+        np.sqrt(np.mean(np.arccos(np.abs(x[:, 0])) ** 2)), abs=1e-9
+    )
+
+
+def test_speed_is_the_angle_moved_over_the_time():
+    start = around([[1, 0, 0]], 5, 0.0)
+    observer = Observer(Tokens(start), DIAGONAL, 1.0)
+    assert np.all(observer.see(0.0, start).speed == 0)
+    c, s = np.cos(0.3), np.sin(0.3)
+    moved = np.tile([c, s, 0.0], (5, 1))
+    np.testing.assert_allclose(observer.see(2.0, moved).speed, 0.15, rtol=1e-6)
+
+
+def test_clusters_are_narrow_heavy_groups_and_keep_their_colours():
+    two = around([[1, 0, 0], [0, 0, 1]], 40, 0.02)
+    spread = np.asarray(initial.cap(3000, [0.0, 0.0, 1.0], 1.2, 0).x)  # one group, and no narrow one
+    assert Observer(Tokens(spread), DIAGONAL, 1.0).see(0.0, spread).curves["clusters"] == 0
+    observer = Observer(Tokens(two), DIAGONAL, 1.0)
+    first = observer.see(0.0, two)
+    assert first.curves["clusters"] == 2
+    assert len(np.unique(first.colour)) == 2 and COLOURS not in first.colour
+    # the second group becomes the heavier one: colours stay with the tokens
+    mixed = two.copy()
+    mixed[:10] = two[40:50]
+    second = observer.see(1.0, mixed)
+    np.testing.assert_array_equal(second.colour[10:40], first.colour[10:40])
+    np.testing.assert_array_equal(second.colour[40:], first.colour[40:])
+    assert observer.see(2.0, around([[1, 0, 0]], 80, 0.02)).curves["clusters"] == 1
+
+
+def test_a_part_of_many_tokens_is_shown_and_said_so():
+    tokens = initial.uniform(3 * SHOWN, 2, 0)
+    observer = Observer(tokens, None, None)
+    frame = observer.frame(0.0, tokens)
+    assert frame.x.shape == (SHOWN, 2) and len(np.unique(observer.shown)) == SHOWN
+    assert "8,000 of 24,000 tokens are shown" in observer.stage.notes[0]
+    assert observer.stage.kind == "unknown" and np.isnan(frame.curves["distance"])
+    assert len(Observer(initial.uniform(9000, 64, 0), None, None).shown) * 64 <= 250_000
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_colours_for_every_kind_of_stage(choice):
+    for d, weights in ((2, None), (3, DIAGONAL), (3, AttentionWeights.identity(3))):
+        tokens = initial.uniform(30, d, 0)
+        observer = Observer(tokens, weights, 1.0)
+        found = colouring(choice, observer.stage, observer.frame(0.0, tokens))
+        assert found.rgb.shape == (30, 3) and found.rgb.dtype == np.uint8
+        assert found.values.shape == (30,) and found.legend
+    side = colouring(CHOICES[0], *_both(DIAGONAL)).values
+    x = np.asarray(initial.uniform(30, 3, 0).x)
+    # Π sends a token to the end of ±e2 on its own side
+    assert len(np.unique(side[x[:, 1] > 0])) == len(np.unique(side[x[:, 1] < 0])) == 1
+
+
+def _both(weights):
+    tokens = initial.uniform(30, 3, 0)
+    observer = Observer(tokens, weights, 1.0)
+    return observer.stage, observer.frame(0.0, tokens)
+
+
+def test_phases_seen_live_are_those_of_the_whole_run():
+    stage, frames, trajectory, run = watch("the same on the circle", n=200, frames=121)
+    whole = phases(trajectory, run.weights.build())
+    assert names(stage, frames) == [p.name for p in whole.found]
+    assert names(stage, frames) == ["concentration", "metastable", "escape", "terminal"]
+    np.testing.assert_allclose([f.curves["distance"] for f in frames], whole.distance, atol=1e-9)
+    assert stage.rate == pytest.approx(0.25)  # theory §2.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("two clusters that last", ["concentration", "metastable"]),
+        ("rotating", ["concentration", "circulating"]),
+        ("Example 2.5", ["gathering", "merging", "2 clusters wait"]),
+        ("Example 2.6", ["gathering", "2 clusters wait"]),
+    ],
+)
+def test_phases_of_other_presets(name, seen):
+    stage, frames, *_ = watch(name, frames=121)
+    assert names(stage, frames) == seen
+
+
+@pytest.mark.slow
+def test_r_of_the_preset_goes_up_down_and_up():
+    _, frames, *_ = watch("non-monotone R")
+    R, t = np.array([f.curves["order"] for f in frames]), np.array([f.t for f in frames])
+    turns = t[1:-1][np.sign(np.diff(R))[1:] != np.sign(np.diff(R))[:-1]]
+    np.testing.assert_allclose(turns, [1.10, 5.78], atol=0.06)  # theory §3.12
+
+
+def test_without_tokens_to_compare_it_is_the_start():
+    stage = Stage(1, 2, np.ones(1), np.array([[1.0, 0.0]]))
+    assert phase(stage, np.zeros(1), {}, np.zeros(1)).name == "start"

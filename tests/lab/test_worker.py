@@ -1,0 +1,154 @@
+"""The worker and jobs as real processes: the frames are those of `simulate`, and trouble is a message."""
+
+import shutil
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tokenfield import cli, config
+from tokenfield.errors import InputError
+from tokenfield.lab import job
+from tokenfield.lab.presets import PRESETS
+from tokenfield.lab.session import Session
+from tokenfield.lab.setup import Setup
+from tokenfield.simulate import simulate
+from tokenfield.trajectory import load
+
+#: One small run for all tests: the same shapes, one compilation.
+SMALL = Setup(n=40, stop=6.0, frames=31)
+
+
+@pytest.fixture(scope="module")
+def session():
+    session = Session()
+    yield session
+    session.close()
+
+
+def tick(session, until, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, f"after {seconds} s: {session.status}, {len(session.frames)} frames"
+        session.tick()
+        time.sleep(0.01)
+
+
+def test_frames_are_what_simulate_gives_bit_for_bit(session):
+    run = SMALL.config()
+    session.start(run)
+    tick(session, lambda: session.finished)
+    assert session.status == "reached t = 6 as asked" and len(session.frames) == 31
+    trajectory = simulate(**run.arguments())
+    np.testing.assert_array_equal([f.t for f in session.frames], trajectory.ts)
+    np.testing.assert_array_equal([f.x for f in session.frames], trajectory.x.astype(np.float32))
+
+
+def test_a_change_is_seen_at_once_while_a_run_goes_on(session):
+    session.start(replace(SMALL, stop=60.0, frames=1000).config())
+    tick(session, lambda: len(session.frames) > 3)
+    began = time.monotonic()
+    session.start(replace(SMALL, beta=3.0).config())
+    tick(session, lambda: len(session.frames) > 0)
+    # half a second is asked for; here other tests share the machine
+    assert time.monotonic() - began < 5.0
+    assert session.total == 31
+
+
+def test_bad_settings_are_a_message_and_the_session_goes_on(session):
+    bad = config.parse(
+        SMALL.config().model_dump(exclude_none=True) | {"model": {"kind": "softmax", "beta": -1.0}}
+    )
+    session.start(bad)
+    tick(session, lambda: session.finished)
+    assert "`beta` must be at least 0" in session.messages.popleft().text
+    session.start(SMALL.config())
+    tick(session, lambda: len(session.frames) > 3)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_does_the_run_again(session):
+    session.start(replace(SMALL, stop=60.0, frames=1000).config())
+    tick(session, lambda: len(session.frames) > 3 and session.spare.ready)
+    session.worker.process.kill()
+    tick(session, lambda: bool(session.messages))
+    assert "the worker process died" in session.messages.popleft().text
+    tick(session, lambda: len(session.frames) > 3)
+
+
+def test_a_stored_run_is_played_and_a_deleted_one_is_a_message(session, tmp_path):
+    run = SMALL.config()
+    stored = simulate(**run.arguments(), store=tmp_path / "run")
+    session.open(tmp_path / "run")
+    tick(session, lambda: session.finished)
+    np.testing.assert_array_equal([f.x for f in session.frames], stored.x.astype(np.float32))
+    assert session.stage.kind == "fixed" and session.stage.rate == pytest.approx(0.25)
+    shutil.rmtree(tmp_path / "run")
+    session.open(tmp_path / "run")
+    tick(session, lambda: session.finished)
+    assert "does not exist" in session.messages.popleft().text
+
+
+def done(work):
+    end = time.monotonic() + 120
+    while not work.result:
+        assert time.monotonic() < end
+        work.tick()
+        time.sleep(0.02)
+    return work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setup", [SMALL, replace(PRESETS["Example 2.6"].setup, n=40, frames=31)])
+def test_a_saved_run_is_repeated_by_the_command_bit_for_bit(setup, tmp_path, monkeypatch):
+    path = job.new_path(tmp_path, "mine")
+    saved = done(job.save_run(setup.config(), path))
+    assert not saved.failed and saved.share == 1.0, saved.result
+    monkeypatch.setattr(
+        "sys.argv", ["tokenfield", "simulate", f"{path}.toml", "--out", f"{path}-2", "--quiet"]
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    first, second = load(path), load(f"{path}-2")
+    assert first.complete and len(first.ts) == setup.frames
+    np.testing.assert_array_equal(first.x, second.x)
+    assert first.inputs == second.inputs
+    with pytest.raises(InputError, match="`name` must be new"):
+        job.new_path(tmp_path, "mine")
+
+
+@pytest.mark.slow
+def test_figures_and_animations_are_written(session, tmp_path):
+    session.start(SMALL.config())
+    tick(session, lambda: session.finished)
+    stage, frames = session.stage, session.frames
+    colour = frames[-1].colour
+    figure = done(job.save_figure(stage, frames[-1], colour, tmp_path / "a.png"))
+    film = done(job.save_animation(stage, frames, colour, tmp_path / "a.gif"))
+    assert not figure.failed and not film.failed, (figure.result, film.result)
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG" and film.share == 1.0
+    from PIL import Image
+
+    with Image.open(tmp_path / "a.gif") as image:
+        assert image.n_frames == len(frames)
+
+
+@pytest.mark.slow
+def test_a_cancelled_save_leaves_a_run_that_can_be_resumed(tmp_path):
+    setup = replace(SMALL, n=1500, stop=200.0, frames=900)
+    work = job.save_run(setup.config(), tmp_path / "long")
+    end = time.monotonic() + 120
+    while not work.share > 0 and time.monotonic() < end:
+        work.tick()
+        time.sleep(0.02)
+    work.cancel()
+    assert work.failed and "cancelled" in work.result
+    part = load(tmp_path / "long")
+    assert not part.complete and len(part.ts) < 900
+
+
+def test_names_of_files_are_plain(tmp_path):
+    for bad in ("", "../a", ".a", "a b", "a/b", "x" * 80):
+        with pytest.raises(InputError, match="`name` must be"):
+            job.new_path(tmp_path, bad)
