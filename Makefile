@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-all lint bench clean
+.PHONY: setup demo test test-all test-long lint bench clean
 
 setup: $(STAMP)
 
@@ -20,10 +20,13 @@ demo: setup
 	$(BIN)/tokenfield demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: setup
-	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
+
+test-long: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 lint: setup
 	$(BIN)/ruff format --check .

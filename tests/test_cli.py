@@ -55,6 +55,7 @@ def test_simulate_then_info(case, tmp_path):
         assert word in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_second_run_into_the_same_place_is_refused(case, tmp_path):
     assert tokenfield("simulate", case, "--out", tmp_path / "a", "--quiet").returncode == 0
     before = json.loads((tmp_path / "a" / "manifest.json").read_text())
@@ -79,6 +80,7 @@ def test_mistakes_are_one_sentence_on_standard_error(arguments, words, tmp_path)
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["case.jpg", "case", "case.tar.gz"])
 def test_a_figure_that_cannot_be_written_is_refused_before_the_run(name, case, tmp_path):
     done = tokenfield("simulate", case, "--figure", tmp_path / name, "--out", tmp_path / "run", cwd=tmp_path)

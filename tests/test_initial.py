@@ -52,6 +52,7 @@ def test_cap_is_uniform_within_its_angle(d, angle):
     assert stats.kstest(theta[:2000], cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "angle"), [(512, 0.01), (512, 0.3), (4096, 1e-3), (4096, 1.0), (300, 1e-3)])
 def test_cap_in_many_dimensions(d, angle):
     """The cap's share of the sphere underflows; the law of the angle within it is that of its density."""

@@ -43,6 +43,7 @@ def test_a_trajectory_says_what_made_it_and_what_it_cost():
     assert run.dataset().x.dims == ("snapshot", "token", "dim")
 
 
+@pytest.mark.slow
 def test_evaluations_are_counted_right():
     """The reported number is how often the field was really evaluated."""
     count = 0
@@ -140,6 +141,7 @@ def test_gradients_agree_with_finite_differences(solver, kind):
     assert np.isfinite(value)
 
 
+@pytest.mark.slow
 def test_batches_of_runs_agree_with_single_runs():
     betas, keys = jnp.array([0.0, 1.0, 6.0]), range(3)
     xs = jnp.stack([tkf.initial.uniform(12, 2, k).x for k in keys])
@@ -165,6 +167,7 @@ def test_a_whole_trajectory_can_leave_jit():
 # -- merging
 
 
+@pytest.mark.slow
 def test_merging_changes_little_and_says_how_much():
     tokens, ts = tkf.initial.uniform(60, 3, 0), np.array([0, 5.0, 20.0, 60.0])
     plain = tkf.simulate(identity(3, 9.0), tokens, ts)
@@ -176,6 +179,7 @@ def test_merging_changes_little_and_says_how_much():
     np.testing.assert_allclose(merged.x, plain.x, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_merged_metastable_run_meets_the_two_token_law():
     """Two clusters of 20 behave as two tokens: the time to ρ = .9 at β = 12 is that of theory §4."""
     beta, rho1 = 12.0, 0.9

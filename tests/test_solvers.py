@@ -22,8 +22,8 @@ SOLVERS = {
 def every_solver_on_every_problem():
     for name in SOLVERS:
         for problem in PROBLEMS:
-            # dense linear algebra; quickly tried on the small ones only
-            slow = name == "kvaerno5" and problem.tokens.x.size > 20
+            # dense linear algebra is quickly tried on the small ones only; dopri8 steps like tsit5
+            slow = name == "dopri8" or (name == "kvaerno5" and problem.tokens.x.size > 20)
             marks = [pytest.mark.slow] if slow else []
             yield pytest.param(problem, name, id=f"{name}-{problem.name}", marks=marks)
 
@@ -99,6 +99,7 @@ def test_runge_kutta_is_not_euler_in_disguise():
     assert problem.error(tkf.RungeKutta4(0.25)) > 12 * problem.error(tkf.RungeKutta4(0.125))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_all_end_on_the_sphere(name):
     model = tkf.SoftmaxAttention(tkf.AttentionWeights(*tkf.weights.gaussian(4, 0, heads=2)), 3.0)
@@ -132,6 +133,7 @@ def test_error_control_sees_every_token():
     assert np.abs(run.x[-1, 0] - exact).max() < 1e-7
 
 
+@pytest.mark.slow
 def test_interpolated_times_are_as_good_as_steps():
     """Times inside a step are interpolated; they meet the exact curve like the ends do."""
     ts = np.linspace(0, 4, 401)

@@ -47,6 +47,7 @@ def test_distance_keeps_its_digits_near_0_and_pi(angle):
     assert float(sphere.distance(jnp.array([1.0, 0.0]), jnp.asarray(y))) == pytest.approx(angle, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [2, 3, 7])
 def test_log_at_the_antipode(d):
     """Any tangent vector of length π leads there."""

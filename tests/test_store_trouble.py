@@ -137,6 +137,7 @@ class Scaled:
         return jnp.exp(self.beta * s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

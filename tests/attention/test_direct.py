@@ -181,6 +181,7 @@ def test_symmetric_sums_are_the_same_sums(n, beta):
     np.testing.assert_allclose(found.mean, expected[1], atol=1e-13 + 1e-14 * beta)
 
 
+@pytest.mark.slow
 def test_gradient_of_symmetric_sums():
     x = tkf.initial.uniform(1200, 3, 0).x
     c = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
@@ -205,6 +206,7 @@ def test_a_run_knows_when_scores_are_symmetric():
     assert not Switchboard("auto", None, tokens, 1e-9).sums.symmetric
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])
 def test_runs_with_symmetric_scores_follow_the_same_flow(kind):
     tokens = cloud(700, 3, 0)

@@ -136,6 +136,7 @@ def test_harmonic_estimates_hold_on_adversarial_clouds(kind, name, log_beta, key
     kept(harmonic.Harmonic.plan(A[None], 1e-7, spare=64), A, cloud(kind, 800, 3, key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "beta"), cases([2, 3], [0.1, 30.0, 1e3, 1e5], {(2, 1e3)}))
 def test_merged_sums_keep_relative_accuracy_wherever_queries_look(d, beta):
     """Two narrow clusters and B that turns every query away from them."""
@@ -244,6 +245,7 @@ def worked_case(beta=300.0, n=3000):
     return tkf.SoftmaxAttention(weights, beta), tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     cases(
@@ -264,6 +266,7 @@ def test_a_run_by_fast_sums_is_the_run_by_direct_sums(name, kind):
     assert 0 <= fast.stats["certificate"] <= 1.1e-9
 
 
+@pytest.mark.slow
 def test_auto_changes_sums_when_queries_look_away(monkeypatch):
     """Concentration by circle sums; in the escape every query misses every key and merged sums take over."""
     monkeypatch.setattr(auto, "SMALL", 0.0)
@@ -279,6 +282,7 @@ def test_auto_changes_sums_when_queries_look_away(monkeypatch):
     assert np.abs(auto_run.x[1] - direct.x[1]).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_may_begin_where_expansions_fail(monkeypatch):
     """All keys in one cap and B = −I: no query sees a key, from the first evaluation on."""
     monkeypatch.setattr(auto, "SMALL", 0.0)
@@ -292,6 +296,7 @@ def test_a_run_may_begin_where_expansions_fail(monkeypatch):
         tkf.simulate(model, tokens, [0.0, 0.01], summation="circle")
 
 
+@pytest.mark.slow
 def test_tokens_merged_in_a_run_keep_its_certificate_and_end_in_direct_sums(monkeypatch):
     """Few tokens are left: the board counts those, and what the audits found before stays."""
     monkeypatch.setattr(auto, "SMALL", 1e-4)
@@ -385,6 +390,7 @@ def test_gradient_of_a_run_by_fast_sums(summation, B):
         np.testing.assert_allclose(a, b, atol=1e-6 * np.abs(b).max())
 
 
+@pytest.mark.slow
 def test_named_fast_sums_need_values():
     model, tokens = worked_case(n=100)
 

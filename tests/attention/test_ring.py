@@ -96,6 +96,7 @@ def on_devices(count, code):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_two_devices():
     on_devices(2, "check_sums(2, 9)")
 

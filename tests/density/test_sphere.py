@@ -43,6 +43,7 @@ def test_moments_are_integrals_against_harmonics():
         np.testing.assert_allclose(grid.values(found)[0], field, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_coordinates_multiply_on_the_side_of_the_moments():
     grid = HarmonicGrid.plan(9)
     f = grid.values(grid.moments(jnp.exp(grid.points[0] - grid.points[1] * grid.points[2])[None]))

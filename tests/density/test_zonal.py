@@ -140,6 +140,7 @@ def test_poisson_law_in_a_thousand_dimensions():
         found.tokens()
 
 
+@pytest.mark.slow
 def test_noise_relaxes_to_the_stationary_law():
     """d = 3, κ = 1.5κ_1: the equation ends where Newton's method finds the stationary law."""
     interaction, beta = stationary.Interaction(3, 40), 1.0

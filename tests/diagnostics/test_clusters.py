@@ -114,6 +114,7 @@ def test_a_million_tokens_take_seconds():
 # ---- modes ----
 
 
+@pytest.mark.slow
 def test_modes_of_separate_clusters():
     rng = np.random.default_rng(1)
     centres = unit(np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [-1, -1, -1]]))

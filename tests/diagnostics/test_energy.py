@@ -55,7 +55,9 @@ def test_log_energy_at_large_beta():
 
 @pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])
 @pytest.mark.parametrize("beta", [0.5, 4.0])
-@pytest.mark.parametrize("d", [2, 3, 5])
+@pytest.mark.parametrize(
+    "d", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_energy_grows_at_the_rate_of_the_dissipation(kind, beta, d):
     """dE/dt by central differences of a run equals the dissipation to 1e-6, and E never falls."""
     tokens = cloud(d=d)
@@ -180,6 +182,7 @@ def test_second_variation_along_a_flow():
     assert abs(found - geodesics) > 1e-3 * abs(found)
 
 
+@pytest.mark.slow
 def test_variations_of_many_tokens_and_of_tokens_at_rest():
     """Several tiles; a token with X = 0 stays where it is."""
     tokens, phi = cloud(n=2100), PHIS["exponential"]

@@ -49,7 +49,14 @@ def names(found):
     return [phase.name for phase in found.found]
 
 
-@pytest.mark.parametrize(("beta", "bottom", "rel"), [(10.0, 7, 0.3), (100.0, 11, 0.1), (1000.0, 16, 0.05)])
+@pytest.mark.parametrize(
+    ("beta", "bottom", "rel"),
+    [
+        pytest.param(10.0, 7, 0.3, marks=pytest.mark.slow),
+        (100.0, 11, 0.1),
+        pytest.param(1000.0, 16, 0.05, marks=pytest.mark.slow),
+    ],
+)
 def test_worked_case(beta, bottom, rel):
     """Theory §2.6: rate .25 (the closer the colder), bottom near 7, 11, 16, growth up to .5, end at ±e1."""
     found = worked_run(beta)
@@ -69,6 +76,7 @@ def test_worked_case(beta, bottom, rel):
     assert found.method.startswith("W2") and "ended in the dominant eigenspace of V" in found.note
 
 
+@pytest.mark.slow
 def test_zero_temperature_only_concentrates():
     found = worked_run(np.inf)
     assert names(found) == ["concentration"]
@@ -76,6 +84,7 @@ def test_zero_temperature_only_concentrates():
     assert "concentration only" in found.note
 
 
+@pytest.mark.slow
 def test_rotated_run_has_the_same_phases():
     plain, turned = worked_run(100.0), worked_run(100.0, turned=True)
     assert names(plain) == names(turned)

@@ -163,6 +163,7 @@ def test_a_person_watches_tokens_concentrate_and_leave(visit):
     visit.picture("1-open")
     visit.fill("tokens", "500")
     visit.fill("until t", "28")
+    visit.fill("speed", "5")  # slow enough for each phase to be seen where a picture takes a second to draw
     visit.wait_time(lambda t: t > 0)
     for name in ("concentration", "metastable", "escape", "terminal"):
         visit.says(name, exact=True)

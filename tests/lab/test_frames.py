@@ -121,6 +121,7 @@ def _both(weights):
     return observer.stage, observer.frame(0.0, tokens)
 
 
+@pytest.mark.slow
 def test_phases_seen_live_are_those_of_the_whole_run():
     stage, frames, trajectory, run = watch("the same on the circle", n=200, frames=121)
     whole = phases(trajectory, run.weights.build())

@@ -35,6 +35,7 @@ def tick(session, until, seconds=120.0):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_frames_are_what_simulate_gives_bit_for_bit(session):
     run = SMALL.config()
     session.start(run)

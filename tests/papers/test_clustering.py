@@ -106,6 +106,7 @@ def test_waiting_time_by_the_equation_of_the_angle(off):
 # ---- inequalities and rates ----
 
 
+@pytest.mark.slow
 def test_pl_ratio_of_two_tokens_and_of_the_plain_formula():
     angle, beta = 0.6, 2.0
     x = pl.on_cap(jnp.array([angle, angle]), jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
@@ -169,6 +170,7 @@ def test_velocity_and_pairs_of_a_system_are_those_of_the_model():
         assert share[k] == pytest.approx(np.mean(gap >= 1 - 1e-3))
 
 
+@pytest.mark.slow
 def test_merging_tokens_halving_steps_and_inner_products_change_nothing():
     """Angles with and without merging, with half the step, and by inner products in NumPy."""
     theta, betas = phase_diagram.start(40, key=2), np.array([0.5, 4.0])

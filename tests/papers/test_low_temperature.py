@@ -89,6 +89,7 @@ def test_sharp_rate_of_the_worked_case():
     assert checks[0].passed and checks[0].predicted == 0.25
 
 
+@pytest.mark.slow
 def test_tokens_end_where_v_takes_them():
     case = terminal.Case("small", (0.5, 2), (1, 0.5), 20, 100, 30)
     ended = terminal.follow(case)

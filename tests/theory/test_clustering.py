@@ -93,6 +93,7 @@ def test_trace_identity(d, phi):
     assert trace.variations == pytest.approx(trace.integral, rel=1e-11)
 
 
+@pytest.mark.slow
 def test_trace_is_positive_for_attention_in_three_dimensions_and_zero_at_a_dirac():
     phi = lambda s: jnp.exp(3 * s) / 3  # noqa: E731
     for key in range(3):
@@ -264,6 +265,7 @@ def test_the_least_pl_ratio_is_that_of_two_tokens(angle, beta):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
 def test_what_follows_from_the_pl_inequality_in_a_run(flow):
     """D_t ≤ D_0e^{−λt} and W2(μ_t, limit) ≤ 2√(D_t/λ), λ = λ1 or e^{−β}λ1 for softmax; caps hold their tokens."""

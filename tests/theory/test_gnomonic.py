@@ -40,6 +40,7 @@ def test_great_circles_become_lines():
     assert np.linalg.svd(u - u[0])[1][1] < 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
 @pytest.mark.parametrize("d", [2, 3, 5])
 def test_consensus_is_the_velocity_seen_in_the_chart(d, flow):

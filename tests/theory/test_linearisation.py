@@ -77,6 +77,7 @@ def test_a_dirac_is_stable_and_mass_is_not_asked_for():
     assert (found.rotations, found.index) == (2, 0)
 
 
+@pytest.mark.slow
 def test_the_fastest_direction_grows_at_its_rate_in_a_run():
     beta, eps = 4.0, 1e-7
     model, tokens = attention(2, beta, "softmax"), ring(7)

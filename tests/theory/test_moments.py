@@ -68,6 +68,7 @@ def test_profile_a_turns_up():
     assert abs(first[1]) < 1e-6
 
 
+@pytest.mark.slow
 def test_profile_b_has_a_minimum_and_then_synchronises():
     ts = np.linspace(0, 1, 401)
     z = theory.fourier_moments(ts, theory.circle_moments(theory.profile("B"), 60), BETA)
