@@ -163,7 +163,10 @@ def test_a_person_watches_tokens_concentrate_and_leave(visit):
     visit.picture("1-open")
     visit.fill("tokens", "500")
     visit.fill("until t", "28")
-    visit.fill("speed", "5")  # slow enough for each phase to be seen where a picture takes a second to draw
+    speed = visit.page.get_by_role("slider").locator("visible=true").nth(1)
+    speed.focus()
+    for _ in range(7):  # from 12 to 5: each phase is seen even where a picture takes a second to draw
+        speed.press("ArrowLeft")
     visit.wait_time(lambda t: t > 0)
     for name in ("concentration", "metastable", "escape", "terminal"):
         visit.says(name, exact=True)
