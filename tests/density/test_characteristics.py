@@ -169,7 +169,7 @@ def test_order_parameter_of_a_weak_coupling():
     assert run.tail.max() < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "beta",
     [
