@@ -93,7 +93,7 @@ def _numpy(x: np.ndarray, w: np.ndarray) -> Callable[[], object]:
 
 def _torch(x: np.ndarray, w: np.ndarray) -> Callable[[], object] | None:
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports] (an extra of the benchmarks)
     except ImportError:
         return None
     y, mask = torch.from_numpy(x)[None, None], torch.from_numpy(np.log(w))[None, None, None]

@@ -71,7 +71,9 @@ def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
     flows: tuple[Flow, ...] = ("softmax", "unnormalised")
     betas = {2: (1.0, 5.0, 20.0, 50.0, 100.0), 3: (5.0,) if quick else (1.0, 5.0, 12.0)}
-    cases = [(d, beta, flow) for d in betas for beta in betas[d] for flow in flows]
+    cases: list[tuple[int, float, Flow]] = [
+        (d, beta, flow) for d in betas for beta in betas[d] for flow in flows
+    ]
     found = []
     for k, (d, beta, flow) in enumerate(cases):
         progress(k / len(cases), f"d = {d}, β = {beta:g}, {flow}")
