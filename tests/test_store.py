@@ -63,7 +63,7 @@ def test_snapshots_can_be_left_out_of_the_store(tmp_path):
 
 def test_xarray_opens_the_data_without_us(tmp_path):
     trajectory = run(tmp_path / "run")
-    data = xr.open_zarr(tmp_path / "run" / "data.zarr", consolidated=False)
+    data = xr.open_zarr(tmp_path / "run" / "data.zarr", consolidated=False, chunks=None)
     assert data.x.dims == ("snapshot", "token", "dim")
     np.testing.assert_array_equal(data.x, trajectory.x)
     np.testing.assert_array_equal(data.R.sel(time=TS[7]), trajectory.measured["R"][7])

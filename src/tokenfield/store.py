@@ -111,8 +111,8 @@ OPTIONAL: dict[str, Any] = {"status": "", "complete": False, "stats": {}}
 def read_data(path: Path, written: Mapping[str, int], fixed: Iterable[str]) -> xr.Dataset:
     """The arrays, checked to be there (`check_data`)."""
     check_data(path, written, fixed)
-    with _damage(path):
-        return xr.open_zarr(path / DATA, consolidated=False).load()
+    with _damage(path):  # read here, not by dask: whatever client a sweep or the user has is not asked
+        return xr.open_zarr(path / DATA, consolidated=False, chunks=None).load()
 
 
 def read_rows(path: Path, name: str, first: int, last: int) -> np.ndarray:

@@ -47,7 +47,7 @@ def test_a_recipe_leaves_its_files(tmp_path):
                      "source": "arithmetic", "relation": "≈"}  # fmt: skip
     with (outcome.path / "table.csv").open() as file:
         assert list(csv.reader(file)) == [["x", "y", "z"], ["0", "1.0", ""], ["1", "", "last"]]
-    with xr.open_zarr(outcome.path / "data.zarr", consolidated=False) as data:
+    with xr.open_zarr(outcome.path / "data.zarr", consolidated=False, chunks=None) as data:
         np.testing.assert_array_equal(data.y, [1.0, 2.0])
     assert (outcome.path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (outcome.path / "figure.pdf").read_bytes().startswith(b"%PDF")

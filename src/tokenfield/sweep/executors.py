@@ -169,7 +169,7 @@ def _local(workers: int) -> Iterator["Client"]:
             n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1",
             dashboard_address="127.0.0.1:0", memory_limit=None, silence_logs=logging.CRITICAL,
         )  # fmt: skip
-        with cluster, Client(cluster) as client:
+        with cluster, Client(cluster, set_as_default=False) as client:
             yield client
 
 
@@ -178,7 +178,7 @@ def _connect(address: str) -> Iterator["Client"]:
     from distributed import Client
 
     try:
-        client = Client(address, timeout=AWAY)
+        client = Client(address, timeout=AWAY, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(
             f"`scheduler` must be the address of a running dask scheduler, but {address!r} gave no answer:"
