@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.core
+import numpy as np
 
 #: Letters of a value that an error shows.
 LONGEST_VALUE = 200
@@ -60,3 +61,14 @@ def require_kind(value: object, kind: type, name: str) -> None:
 def is_traced(*values: object) -> bool:
     """Whether any leaf is a JAX tracer, whose value cannot be looked at."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def require_increasing(times: np.ndarray, name: str) -> None:
+    """Raise unless the times are a list of finite numbers, each greater than the one before."""
+    require(times.ndim == 1 and times.size >= 1, name, "be a list of times", f"of shape {times.shape}")
+    require(bool(np.all(np.isfinite(times))), name, "be finite", times[~np.isfinite(times)][:1])
+    back = np.flatnonzero(np.diff(times) <= 0)
+    if back.size:
+        k = int(back[0])
+        one, after = f"{name}[{k}] = {times[k]:g}", f"{name}[{k + 1}] = {times[k + 1]:g}"
+        raise InputError(f"`{name}` must be increasing, but {after} follows {one}")

@@ -301,7 +301,7 @@ class InteractionFlow(Model):
         """∫φ'(⟨Ax,y⟩) A y dμ at the points x, summed over the heads."""
 
         def head(A: Array) -> Array:
-            return sums.kernel(_Slope(self.phi), x @ A, tokens)[1] @ A
+            return sums.kernel(Slope(self.phi), x @ A, tokens)[1] @ A
 
         return _sum_over_heads(head, (self.A.reshape(-1, self.d, self.d),))
 
@@ -350,12 +350,13 @@ class Mirrored(Model):
         return (here + there * sign) / 2
 
 
-class _Slope(eqx.Module):
+class Slope(eqx.Module):
     """φ' of an array of scores; a module, so that equal φ share a compiled sum."""
 
     phi: Callable[[Array], Array]
 
     def __call__(self, scores: Array) -> Array:
+        """φ' of each entry."""
         slope = jax.grad(lambda s: jnp.asarray(self.phi(s), dtype=jnp.float64))
         return jax.vmap(slope)(scores.ravel()).reshape(scores.shape)
 

@@ -19,7 +19,16 @@ from numpy.typing import ArrayLike
 from tokenfield import stepper
 from tokenfield.attention.auto import Switchboard
 from tokenfield.attention.ring import Ring, mesh_of
-from tokenfield.errors import InputError, RunError, as_number, as_whole, is_traced, require, require_kind
+from tokenfield.errors import (
+    InputError,
+    RunError,
+    as_number,
+    as_whole,
+    is_traced,
+    require,
+    require_increasing,
+    require_kind,
+)
 from tokenfield.models import Model, Noisy
 from tokenfield.record import Measure, Record, checked_measures, describe, kept_indices
 from tokenfield.run import Run, Watch
@@ -93,19 +102,11 @@ def simulate(
     require(store is not None or not resume, "resume", "come with a store", repr(resume))
     path = None if store is None else as_path(store, "store")
     if merge_angle is not None:
-        require(0 < as_number(merge_angle, "merge_angle") < np.pi / 2, "merge_angle", "lie between 0 and π/2",
-                merge_angle)  # fmt: skip
-        require(not isinstance(model, Noisy), "merge_angle", "not be used with noise",
-                merge_angle)  # fmt: skip
+        _check_merging(merge_angle, model, devices)
     if time_limit is not None:
         require(as_number(time_limit, "time_limit") > 0, "time_limit", "be positive", time_limit)
     tolerance = _summation_tolerance(summation_tolerance, solver)
-    ring = None if devices is None else Ring(mesh=mesh_of(devices))
-    require(ring is None or merge_angle is None, "merge_angle", "not be used on several devices", merge_angle)
-    require(ring is None or not isinstance(model, Noisy), "devices", "not be used with noise", devices)
-    if ring is not None and jax.process_count() > 1:
-        for name, value in (("store", store), ("time_limit", time_limit)):
-            require(value is None, name, "not be used on several hosts", repr(value))
+    ring = None if devices is None else _ring(devices, model, store=store, time_limit=time_limit)
     known = lax.stop_gradient(tokens)  # under grad, unlike jit, the values are there
     board = Switchboard(summation, _heads(model, summation, tokens), known, tolerance, ring)
     field = Field(model, tokens.weights, board.sums, solver.tangent)
@@ -170,18 +171,27 @@ def _check(model: Model, tokens: Tokens, ts: Array, solver: Solver) -> None:
             "`solver` must be EulerMaruyama(step, key) or Strang(step, key) for a model with noise,"
             f" but was {type(solver).__name__}"
         )
-    require(ts.ndim == 1 and ts.size >= 1, "ts", "be a list of times", f"of shape {ts.shape}")
     if is_traced(ts):
+        require(ts.ndim == 1 and ts.size >= 1, "ts", "be a list of times", f"of shape {ts.shape}")
         return
-    t = np.asarray(ts)
-    require(bool(np.all(np.isfinite(t))), "ts", "be finite", t[~np.isfinite(t)][:1])
-    back = np.flatnonzero(np.diff(t) <= 0)
-    if back.size:
-        k = int(back[0])
-        raise InputError(
-            f"`ts` must be increasing, but ts[{k + 1}] = {t[k + 1]:g} follows ts[{k}] = {t[k]:g}"
-        )
-    solver.check(t, tokens.x.size)
+    require_increasing(np.asarray(ts), "ts")
+    solver.check(np.asarray(ts), tokens.x.size)
+
+
+def _check_merging(angle: float, model: Model, devices: int | None) -> None:
+    require(0 < as_number(angle, "merge_angle") < np.pi / 2, "merge_angle", "lie between 0 and π/2", angle)
+    require(not isinstance(model, Noisy), "merge_angle", "not be used with noise", angle)
+    require(devices is None, "merge_angle", "not be used on several devices", angle)
+
+
+def _ring(devices: int, model: Model, **one_host_only: Any) -> Ring:
+    """The devices as a ring, with what does not go together with them refused."""
+    ring = Ring(mesh=mesh_of(devices))
+    require(not isinstance(model, Noisy), "devices", "not be used with noise", devices)
+    if jax.process_count() > 1:
+        for name, value in one_host_only.items():
+            require(value is None, name, "not be used on several hosts", repr(value))
+    return ring
 
 
 def _traced(

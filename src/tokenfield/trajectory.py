@@ -3,7 +3,7 @@
 import hashlib
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -42,22 +42,12 @@ class Trajectory(eqx.Module):
 
     def tokens(self, k: int) -> Tokens:
         """The k-th saved snapshot; −1 is the last."""
-        count = len(self.x)
-        try:
-            inside = -count <= operator.index(k) < count
-        except TypeError:
-            inside = False
-        require(inside, "k", f"be an index of the {count} snapshots", repr(k))
-        return Tokens(self.x[k], self.weights)
+        return Tokens(self.x[as_index(k, len(self.x), "snapshots")], self.weights)
 
     def measure(self, fn: Callable[[Tokens], Any]) -> np.ndarray:
         """fn of every saved snapshot, stacked along a leading time axis."""
-        require(callable(fn), "fn", "be a function of the tokens", repr(fn))
         require(len(self.snapshot_ts) > 0, "trajectory", "hold snapshots to be measured", "without any")
-        rows = [as_numbers(fn(self.tokens(k)), "fn") for k in range(len(self.snapshot_ts))]
-        shapes = sorted({row.shape for row in rows})
-        require(len(shapes) == 1, "fn", "return the same shape at every time", f"returning {shapes}")
-        return np.stack(rows)
+        return measured(fn, (self.tokens(k) for k in range(len(self.snapshot_ts))))
 
     def dataset(self) -> xr.Dataset:
         """The same as an xarray Dataset with the axes time, snapshot, token, dim."""
@@ -112,6 +102,25 @@ def load(path: str | Path) -> Trajectory:
 
 #: The arrays of a store that are known before the first step.
 FIXED = ("time", "snapshot", "weights")
+
+
+def as_index(k: Any, count: int, of: str) -> int:
+    """k as an index of `count` things; −1 is the last."""
+    try:
+        inside = -count <= operator.index(k) < count
+    except TypeError:
+        inside = False
+    require(inside, "k", f"be an index of the {count} {of}", repr(k))
+    return operator.index(k)
+
+
+def measured(fn: Callable[[Tokens], Any], laws: Iterable[Tokens]) -> np.ndarray:
+    """fn of each law, stacked along a leading axis."""
+    require(callable(fn), "fn", "be a function of the tokens", repr(fn))
+    rows = [as_numbers(fn(law), "fn") for law in laws]
+    shapes = sorted({row.shape for row in rows})
+    require(len(shapes) == 1, "fn", "return the same shape at every time", f"returning {shapes}")
+    return np.stack(rows)
 
 
 def as_numbers(value: Any, name: str) -> np.ndarray:

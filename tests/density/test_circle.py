@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield import density
-from tokenfield.density import circle
+from tokenfield.density import circle, circle_reading, resolution, volumes
 
 ONE = tkf.AttentionWeights.identity(2)
 #: One number of modes for all quick spectral runs of one kind: they share a compiled program.
@@ -43,7 +44,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, ("φ", "V turns", "cold")))
 def test_velocities_are_those_of_the_nodes_as_tokens(name):
     """Both schemes, convolutions and matrices, against the model's own sums at the same places."""
     model, size = MODELS[name], 96
@@ -54,10 +55,10 @@ def test_velocities_are_those_of_the_nodes_as_tokens(name):
     expected = x[:, 0] * read[:, 1] - x[:, 1] * read[:, 0]
     atol = 1e-12 * max(1, np.abs(expected).max())
     if name != "cold":  # 96 tokens are too few for so narrow a kernel
-        found = circle.cells_of(model, size).velocity(tokens.weights)
+        found = volumes.cells_of(model, size).velocity(tokens.weights)
         np.testing.assert_allclose(found, expected, atol=atol)
     np.testing.assert_allclose(
-        circle._reading(model, size, on_edges=True)(tokens.weights), expected, atol=atol
+        circle_reading.on_grid(model, size, on_edges=True)(tokens.weights), expected, atol=atol
     )
 
 
@@ -72,7 +73,11 @@ def test_any_other_model_by_its_own_sums():
 
 
 @pytest.mark.parametrize(
-    ("flow", "kind"), [("softmax", tkf.SoftmaxAttention), ("unnormalised", tkf.UnnormalisedAttention)]
+    ("flow", "kind"),
+    [
+        pytest.param("softmax", tkf.SoftmaxAttention, marks=pytest.mark.slow),
+        ("unnormalised", tkf.UnnormalisedAttention),
+    ],
 )
 def test_growth_about_the_uniform_law(flow, kind):
     """Theory §3.4, by the right-hand sides of both schemes; d = 2, β = 5, l = 3: 18.5961 / .682678."""
@@ -81,9 +86,9 @@ def test_growth_about_the_uniform_law(flow, kind):
         c = jnp.zeros((2, MODES // 2)).at[0, 0].set(1.0).at[:, degree].set(jnp.array([3e-7, 4e-7]))
         change = circle.spectral_field(kind(ONE, beta), MODES)(c)
         np.testing.assert_allclose(change[:, degree] / c[:, degree], rate, rtol=1e-6)
-        theta = circle.angles(2048)
+        theta = circle_reading.angles(2048)
         rho = jnp.asarray(1 + 1e-6 * np.cos(degree * theta))
-        flux, _ = circle.cells_of(kind(ONE, beta), 2048).fluxes(rho)
+        flux, _ = volumes.cells_of(kind(ONE, beta), 2048).fluxes(rho)
         slope = -(jnp.roll(flux, -1) - flux) * 2048 / (2 * np.pi)
         assert float(2e6 * jnp.mean(slope * np.cos(degree * theta))) == pytest.approx(rate, rel=1e-4)
     assert float(tkf.theory.growth_rate(2, 5.0, 3, "unnormalised")) == pytest.approx(18.5961, rel=1e-5)
@@ -107,7 +112,7 @@ def test_poisson_law_by_modes():
     np.testing.assert_allclose(found.density[1], poisson(1.0)(found.nodes), atol=1e-9)
     np.testing.assert_allclose(found.density[2], poisson(2.0)(found.nodes), atol=1e-9)
     np.testing.assert_allclose(found.mass, 1, atol=1e-12)
-    assert found.resolved == (found.tail.max() <= circle.SPECTRAL_TAIL)
+    assert found.resolved == (found.tail.max() <= resolution.SPECTRAL_TAIL)
     # R^43 at t = 4 is what 128 modes carry in the top third
     assert found.tail[-1] == pytest.approx(0.8334562386**43, rel=1)
     assert "under-resolved from t = 4" in found.status
@@ -307,9 +312,9 @@ def test_modes_cells_and_tokens_agree(name):
 @pytest.mark.slow
 def test_near_linear_sums_on_large_grids(monkeypatch):
     model = MODELS["B and V"]
-    exact = circle._reading(model, 96, on_edges=True)
+    exact = circle_reading.on_grid(model, 96, on_edges=True)
     monkeypatch.setattr(circle, "LARGEST_MATRIX", 8)
-    fast = circle._reading(model, 96, on_edges=True)
-    assert isinstance(fast, circle.General)
+    fast = circle_reading.on_grid(model, 96, on_edges=True)
+    assert isinstance(fast, circle_reading.General)
     masses = tkf.initial.circle_density(smooth, 96).weights
     np.testing.assert_allclose(fast(masses), exact(masses), atol=1e-9)

@@ -6,6 +6,7 @@ import pytest
 from scipy import special
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield import density
 from tokenfield.density.grid import HarmonicGrid, times_coordinates
 from tokenfield.density.sphere import _Field
@@ -79,13 +80,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("opposed", "interaction") else pytest.param(name, marks=pytest.mark.slow)
-        for name in HEADS
-    ],
-)
+@pytest.mark.parametrize("name", mostly_slow(HEADS, ["interaction"]))
 def test_every_head_reads_what_tokens_read(name):
     """The law as 5,000 quadrature tokens, read at the points of the grid by direct sums."""
     model = HEADS[name]

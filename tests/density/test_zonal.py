@@ -6,8 +6,9 @@ import pytest
 from scipy import special
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield import density
-from tokenfield.density import stationary, zonal
+from tokenfield.density import heights, stationary
 from tokenfield.density.gegenbauer import gauss, harmonics
 
 AXIS = np.array([1.0, 2.0, 2.0]) / 3
@@ -67,8 +68,8 @@ def test_polynomials(d):
 def test_funk_hecke(d):
     """For B = I the mass a height reads is Σ λ_l c_l p_l, λ_l in closed form (theory §3.4)."""
     beta = 5.0
-    field = zonal.spectral_field(
-        zonal.zonal_heads(identity(d, beta, tkf.SoftmaxAttention), np.eye(d)[0]), d, 24
+    field = heights.spectral_field(
+        heights.zonal_heads(identity(d, beta, tkf.SoftmaxAttention), np.eye(d)[0]), d, 24
     )
     degree = np.arange(25)
     eigen = special.gamma(d / 2) * (2 / beta) ** (d / 2 - 1) * special.ive(degree + d / 2 - 1, beta)
@@ -86,19 +87,21 @@ def test_velocities_are_those_of_tokens(name):
     across = np.cos(phi)[:, None] * (x - np.outer(x @ AXIS, AXIS)) / np.sin(phi)[:, None] - np.outer(
         np.sin(phi), AXIS
     )
-    heads = zonal.zonal_heads(model, AXIS)
+    heads = heights.zonal_heads(model, AXIS)
     t, w = gauss(3, 60)
     masses = w * profile(t) / (w @ profile(t))
-    u = zonal.Between.of(heads, 3).velocity(jnp.asarray(phi), jnp.asarray(np.arccos(t)), jnp.asarray(masses))
+    u = heights.Between.of(heads, 3).velocity(
+        jnp.asarray(phi), jnp.asarray(np.arccos(t)), jnp.asarray(masses)
+    )
     np.testing.assert_allclose(u, np.sum(v * across, axis=1), atol=1e-9)
 
 
-@pytest.mark.parametrize("d", [3, 1000])
+@pytest.mark.parametrize("d", mostly_slow([3, 1000], [3]))
 def test_growth_about_the_uniform_law(d):
     """Theory §3.4 in every dimension; d = 3, β = 5, l = 3: 9.97809 / .672349."""
     for flow, kind in (("softmax", tkf.SoftmaxAttention), ("unnormalised", tkf.UnnormalisedAttention)):
         for beta, degree in ((5.0, 3), (1.0, 1)):
-            field = zonal.spectral_field(zonal.zonal_heads(identity(d, beta, kind), np.eye(d)[0]), d, 16)
+            field = heights.spectral_field(heights.zonal_heads(identity(d, beta, kind), np.eye(d)[0]), d, 16)
             c = jnp.zeros(17).at[0].set(1.0).at[degree].set(1e-7)
             rate = float(tkf.theory.growth_rate(d, beta, degree, flow))
             assert float(field(c)[degree] / 1e-7) == pytest.approx(rate, rel=1e-5)

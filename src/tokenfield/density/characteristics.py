@@ -26,11 +26,11 @@ from tokenfield.density.divergence import velocity_and_divergence
 from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.march import Marched, adaptive, march
 from tokenfield.density.panels import Panels, even_panels, to_divide
-from tokenfield.density.result import DensityTrajectory
+from tokenfield.density.resolution import verdict
+from tokenfield.density.result import DensityTrajectory, conclude
 from tokenfield.density.start import start
 from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.models import HardmaxAttention, Model
-from tokenfield.record import describe
 from tokenfield.tokens import Tokens
 
 #: Gauss nodes of a panel in each direction; two fewer in the first round.
@@ -133,32 +133,18 @@ class Characteristics(Domain):
     def _result(
         self, problem: Problem, last: "_Flowed", error: np.ndarray | None, rounds: int
     ) -> DensityTrajectory:
-        marched = last.marched
-        reached = len(last.x)
-        resolved, status = True, marched.status
+        marched, said = last.marched, ""
         if error is None:
-            error = np.full(reached, np.nan)
-            status += "; one set of nodes, so no estimate of its error"
-        elif error.max() > self.accuracy:
-            first = problem.ts[int(np.argmax(error > self.accuracy))]
-            status += (
-                f"; under-resolved from t = {first:g}: two resolutions differ by {error.max():.1e},"
-                f" more than {self.accuracy:g}"
-            )
-            resolved = False
-        return DensityTrajectory(
-            ts=problem.ts[:reached],
-            nodes=last.x,
-            density=last.density,
-            masses=np.broadcast_to(last.masses, last.density.shape),
-            tail=error[:reached],
-            domain=self,
-            stats=marched.stats | {"nodes": last.x.shape[1], "rounds": rounds},
-            inputs=describe(model=problem.model, domain=self, ts=problem.ts),
-            status=status,
-            complete=marched.complete,
-            resolved=resolved,
-        )
+            error = np.full(len(last.x), np.nan)
+            note = "; one set of nodes, so no estimate of its error"
+            marched = marched._replace(status=marched.status + note)
+        else:
+            missed = f"two resolutions differ by {error.max():.1e}"
+            said = verdict(problem.ts, error, self.accuracy, missed)
+        return conclude(
+            self, problem, marched, last.x, last.density, np.broadcast_to(last.masses, last.density.shape),
+            error[: len(last.x)], said, rounds=rounds,
+        )  # fmt: skip
 
     def tokens(self, nodes: np.ndarray, masses: np.ndarray) -> Tokens:
         """The nodes with their masses."""

@@ -5,7 +5,6 @@ the circle ρ = 2πf for a density f(θ). Beside ρ at the nodes stand the masse
 quadrature weights; with them the law is a weighted cloud, and every diagnostic of tokens applies.
 """
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,12 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from tokenfield.density.domain import Domain
-from tokenfield.errors import as_whole, require
+from tokenfield.density.domain import Domain, Problem
+from tokenfield.density.march import Marched
+from tokenfield.errors import as_whole
+from tokenfield.record import describe
 from tokenfield.tokens import Continuum, Moments, Tokens
-from tokenfield.trajectory import as_numbers
+from tokenfield.trajectory import as_index, measured
 
 
 class DensityTrajectory(Continuum):
@@ -84,20 +85,37 @@ class DensityTrajectory(Continuum):
 
     def measure(self, fn: Callable[[Tokens], Any]) -> np.ndarray:
         """fn of the law as tokens at every time, stacked along a leading time axis."""
-        require(callable(fn), "fn", "be a function of the tokens", repr(fn))
-        rows = [as_numbers(fn(self.tokens(k)), "fn") for k in range(len(self.ts))]
-        shapes = sorted({row.shape for row in rows})
-        require(len(shapes) == 1, "fn", "return the same shape at every time", f"returning {shapes}")
-        return np.stack(rows)
+        return measured(fn, (self.tokens(k) for k in range(len(self.ts))))
 
     def _nodes(self, k: int) -> np.ndarray:
         return self.nodes[k] if self.domain.moving else self.nodes
 
     def _index(self, k: int) -> int:
-        count = len(self.ts)
-        try:
-            inside = -count <= operator.index(k) < count
-        except TypeError:
-            inside = False
-        require(inside, "k", f"be an index of the {count} times", repr(k))
-        return operator.index(k)
+        return as_index(k, len(self.ts), "times")
+
+
+def conclude(
+    domain: Domain,
+    problem: Problem,
+    marched: Marched,
+    nodes: np.ndarray,
+    density: Float[np.ndarray, "times nodes"],
+    masses: Float[np.ndarray, "times nodes"],
+    tail: Float[np.ndarray, "times"],
+    verdict: str,
+    **stats: Any,
+) -> DensityTrajectory:
+    """The result of a march; `verdict` is empty if the resolution held (resolution.py)."""
+    return DensityTrajectory(
+        ts=problem.ts[: len(density)],
+        nodes=nodes,
+        density=density,
+        masses=masses,
+        tail=tail,
+        domain=domain,
+        stats=marched.stats | {"nodes": density.shape[1]} | stats,
+        inputs=describe(model=problem.model, diffusion=problem.diffusion, domain=domain, ts=problem.ts),
+        status=marched.status + verdict,
+        complete=marched.complete,
+        resolved=not verdict,
+    )

@@ -18,7 +18,7 @@ from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.density.sphere import Sphere
 from tokenfield.density.zonal import Zonal
-from tokenfield.errors import InputError, RunError, require, require_kind
+from tokenfield.errors import RunError, require, require_increasing, require_kind
 from tokenfield.models import Model
 from tokenfield.tokens import as_real
 
@@ -50,9 +50,9 @@ def solve(
     when, and how much was missed.
     """
     require_kind(model, Model, "model")
-    times = _times(ts)
+    times = np.asarray(as_real(ts, "ts"))
+    require_increasing(times, "ts")
     place = _domain(domain, model)
-    drift, diffusion = getattr(model, "drift", model), float(getattr(model, "diffusion", 0.0))
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -65,7 +65,7 @@ def solve(
         def watch(t: float, steps: int) -> None:
             bar.update(task, completed=t - times[0], t=t, steps=steps)
 
-        result = place.run(Problem(drift, diffusion, rho0, times), watch)
+        result = place.run(Problem(model.drift, float(model.diffusion), rho0, times), watch)
     if strict and not result.complete:
         raise RunError(result.status, result)
     return result
@@ -77,16 +77,3 @@ def _domain(domain: str | Domain, model: Model) -> Domain:
     known = isinstance(domain, str) and domain in DOMAINS
     require(known, "domain", f"be a domain object or one of {', '.join(DOMAINS)}", repr(domain))
     return DOMAINS[str(domain)].for_model(model)
-
-
-def _times(ts: ArrayLike | Array) -> np.ndarray:
-    times = np.asarray(as_real(ts, "ts"))
-    require(times.ndim == 1 and times.size >= 1, "ts", "be a list of times", f"of shape {times.shape}")
-    require(bool(np.all(np.isfinite(times))), "ts", "be finite", times[~np.isfinite(times)][:1])
-    back = np.flatnonzero(np.diff(times) <= 0)
-    if back.size:
-        k = int(back[0])
-        raise InputError(
-            f"`ts` must be increasing, but ts[{k + 1}] = {times[k + 1]:g} follows ts[{k}] = {times[k]:g}"
-        )
-    return times

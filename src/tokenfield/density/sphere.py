@@ -14,7 +14,6 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Complex, Float
@@ -25,17 +24,18 @@ from tokenfield.attention.legendre import scaled_bessel
 from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.grid import HarmonicGrid, times_coordinates
 from tokenfield.density.march import adaptive, march
-from tokenfield.density.result import DensityTrajectory
+from tokenfield.density.resolution import undershoot, verdict
+from tokenfield.density.result import DensityTrajectory, conclude
 from tokenfield.density.start import start
 from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.models import (
     InteractionFlow,
     Model,
+    Slope,
     SoftmaxAttention,
     UnnormalisedAttention,
     ZeroTemperature,
 )
-from tokenfield.record import describe
 from tokenfield.tokens import Tokens
 
 #: Order of the filter; its rate at the greatest degree is that degree: a wave passes a cell in 1/L.
@@ -82,21 +82,11 @@ class Sphere(Domain):
         density = np.stack([np.asarray(grid.values(field.unpack(y)[None])[0]) for y in marched.y])
         masses = density * np.asarray(grid.weights)[:, None]
         tail = np.array([_tail(y, self.degree) for y in marched.y])
-        resolved, verdict = self._verdict(problem.ts, tail, density)
-        reached = len(density)
-        return DensityTrajectory(
-            ts=problem.ts[:reached],
-            nodes=np.asarray(grid.points).reshape(3, -1).T,
-            density=density.reshape(reached, -1),
-            masses=masses.reshape(reached, -1),
-            tail=tail,
-            domain=self,
-            stats=marched.stats | {"nodes": density[0].size},
-            inputs=describe(model=problem.model, diffusion=problem.diffusion, domain=self, ts=problem.ts),
-            status=marched.status + verdict,
-            complete=marched.complete,
-            resolved=resolved,
-        )
+        flat = lambda a: a.reshape(len(density), -1)  # noqa: E731
+        return conclude(
+            self, problem, marched, np.asarray(grid.points).reshape(3, -1).T, flat(density), flat(masses),
+            tail, self._verdict(problem.ts, tail, density),
+        )  # fmt: skip
 
     def _start(self, grid: HarmonicGrid, rho0: Any) -> Complex[Array, "m l"]:
         """Moments of the normalised initial density."""
@@ -115,15 +105,13 @@ class Sphere(Domain):
             rate = rate + self.degree * np.minimum(l / self.degree, 1.0) ** FILTER_ORDER
         return jnp.broadcast_to(jnp.asarray(rate), field.shape)
 
-    def _verdict(self, ts: np.ndarray, tail: np.ndarray, density: np.ndarray) -> tuple[bool, str]:
-        low = np.maximum(-density.min(axis=(1, 2)), 0) / density.max(axis=(1, 2))
-        coarse = (tail > self.accuracy) | (low > self.accuracy)
-        if not coarse.any():
-            return True, ""
-        return False, (
-            f"; under-resolved from t = {ts[int(np.argmax(coarse))]:g}: degrees beyond {2 * self.degree // 3}"
-            f" hold {tail.max():.1e} of the density, and it falls to −{low.max():.1e} of its greatest value"
+    def _verdict(self, ts: np.ndarray, tail: np.ndarray, density: np.ndarray) -> str:
+        low = undershoot(density.reshape(len(density), -1))
+        missed = (
+            f"degrees beyond {2 * self.degree // 3} hold {tail.max():.1e} of the density, and it falls to"
+            f" −{low.max():.1e} of its greatest value"
         )
+        return verdict(ts, np.maximum(tail, low), self.accuracy, missed)
 
     def tokens(self, nodes: np.ndarray, masses: np.ndarray) -> Tokens:
         """The points of the grid with their masses."""
@@ -283,7 +271,7 @@ def _harmonic(A: np.ndarray) -> Harmonic | None:
 def _funk_hecke(phi: Any, c: float, degree: int) -> Array:
     """c·½∫φ'(ct)P_l(t)dt for l ≤ degree, by Gauss's rule."""
     t, w = np.polynomial.legendre.leggauss(2 * degree + 64)
-    slope = jax.vmap(jax.grad(lambda s: jnp.asarray(phi(s), dtype=jnp.float64)))(jnp.asarray(c * t))
+    slope = Slope(phi)(jnp.asarray(c * t))
     return jnp.asarray(c / 2 * (w * np.asarray(slope)) @ np.polynomial.legendre.legvander(t, degree))
 
 
