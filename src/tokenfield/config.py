@@ -78,16 +78,18 @@ MEASURES: dict[str, Callable[[Any, Tokens], Any]] = {
 
 def read(path: str | Path) -> Config:
     """Read and check a TOML file."""
-    path = Path(path)
+    return parse(read_toml(Path(path)))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says, not yet checked."""
     try:
-        text = path.read_text(encoding="utf8")
+        return tomllib.loads(path.read_text(encoding="utf8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"`config` must be a TOML file, but {path} is not: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise InputError(f"`config` must be a readable TOML file, but {path} is not: {reason}") from error
-    try:
-        return parse(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"`config` must be a TOML file, but {path} is not: {error}") from error
 
 
 def parse(settings: dict[str, Any]) -> Config:

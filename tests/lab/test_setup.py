@@ -1,6 +1,5 @@
 """Controls become configurations, and every bad value a sentence."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,8 @@ from tokenfield.lab.scene import parse_axes
 from tokenfield.lab.setup import LAWS, MODELS, Setup, fitted
 from tokenfield.lab.source import source
 from tokenfield.solvers import Layers, RungeKutta4
+from tokenfield.sweep.cells import encode
+from tokenfield.sweep.outcome import Outcome
 from tokenfield.theory.examples import profile
 from tokenfield.theory.spectral import limit
 
@@ -132,8 +133,9 @@ def test_what_a_path_may_hold(tmp_path):
     run = SMALL.config()
     file, cell = tmp_path / "run.toml", tmp_path / "abc.cell"
     file.write_text(config.text(run), encoding="utf8")
-    header = json.dumps({"settings": run.model_dump(exclude_none=True) | {"run": {"snapshots": []}}})
-    cell.write_bytes(b"tokenfield cell 1 00ff\n" + header.encode() + b"\n\x00\x01\xff")
+    settings = run.model_dump(exclude_none=True) | {"run": {"snapshots": []}}
+    outcome = Outcome("done", True, {"R": np.array([0.5, 1.0])}, {"R": ("time",)})
+    cell.write_bytes(encode("simulate", settings, outcome))
     assert source(file) == source(f" {cell} ") == run
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="has no manifest.json"):
@@ -141,6 +143,6 @@ def test_what_a_path_may_hold(tmp_path):
     for bad in ("", "/nowhere"):
         with pytest.raises(InputError, match="`path` must be a stored run, a TOML file or a cell of a sweep"):
             source(bad)
-    cell.write_bytes(b"tokenfield cell 1 00ff\nhalf")
+    cell.write_bytes(cell.read_bytes()[:-1])
     with pytest.raises(InputError, match="must be a whole cell"):
         source(cell)

@@ -319,6 +319,6 @@ def serve(
         ready(lab.url)
         lab.run()
     except KeyboardInterrupt:
-        pass
+        pass  # how one leaves
     finally:
         lab.close()

@@ -1,14 +1,11 @@
 """What a path holds that the lab can show: a stored run, a TOML file, a cell of a sweep."""
 
-import json
 from pathlib import Path
 
 from tokenfield import config
 from tokenfield.errors import InputError, require
 from tokenfield.store import read_manifest
-
-#: How the file of a finished cell begins; its second line has the settings.
-CELL = b"tokenfield cell 1 "
+from tokenfield.sweep.cells import CELL, DamagedError, decode
 
 
 def source(where: str | Path) -> Path | config.Config:
@@ -23,12 +20,11 @@ def source(where: str | Path) -> Path | config.Config:
         read_manifest(path)
         return path
     with open(path, "rb") as file:
-        first, second = file.readline(1000), file.readline(10**7)
-    if not first.startswith(CELL):
-        return config.read(path)
+        if file.read(len(CELL)) != CELL:
+            return config.read(path)
     try:
-        settings = json.loads(second)["settings"]
-    except (ValueError, KeyError, TypeError) as error:
+        settings = decode(path.read_bytes()).settings
+    except DamagedError as error:
         raise InputError(f"`path` must be a whole cell of a sweep, but {path} is damaged: {error}") from error
     run = settings.get("run", {})
     return config.parse(settings | {"run": {k: v for k, v in run.items() if k != "snapshots"}})

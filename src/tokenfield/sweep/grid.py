@@ -24,7 +24,6 @@ import itertools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tokenfield.config import read_toml
 from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.settings import RANDOM
 from tokenfield.sweep.kinds import KINDS
@@ -165,16 +165,7 @@ class Grid:
 
 def read(path: str | Path) -> Grid:
     """Read and check a sweep's TOML file."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise InputError(f"`config` must be a readable TOML file, but {path} is not: {reason}") from error
-    try:
-        return declare(tomllib.loads(text), path.stem)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"`config` must be a TOML file, but {path} is not: {error}") from error
+    return declare(read_toml(Path(path)), Path(path).stem)
 
 
 def declare(config: Mapping[str, Any], name: str | None = None) -> Grid:
