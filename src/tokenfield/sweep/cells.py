@@ -120,6 +120,11 @@ class Cells:
                 )
         return sentences
 
+    def remove_drafts(self) -> None:
+        """Remove what a process that was killed inside a write left behind."""
+        for draft in [*self.root.glob(f".*{DRAFT}"), *(self.root / CELLS).glob(f".*{DRAFT}")]:
+            draft.unlink(missing_ok=True)
+
     def log(self, line: str) -> None:
         """Add a line to the log, unless that fails: the log is not worth a sweep."""
         with contextlib.suppress(OSError), open(self.root / LOG, "a", encoding="utf8") as file:
@@ -188,10 +193,11 @@ def locked(root: Path, grid: Grid) -> Iterator[Cells]:
         cells = Cells(root)
         _refuse_other(cells, grid)
         with _disk(root):
-            for draft in [*root.glob(f".*{DRAFT}"), *(root / CELLS).glob(f".*{DRAFT}")]:
-                draft.unlink(missing_ok=True)
+            cells.remove_drafts()
             write_manifest(cells, grid)
         yield cells
+        with contextlib.suppress(OSError):  # the next sweep here removes them too
+            cells.remove_drafts()
 
 
 def in_use(root: Path) -> bool:
