@@ -40,14 +40,10 @@ class Tokens(eqx.Module):
         require(x.ndim == 2 and x.shape[0] > 0 and x.shape[1] > 1, "x",
                 "have shape (n, d) with n ≥ 1 and d ≥ 2", f"of shape {x.shape}")  # fmt: skip
         n = x.shape[0]
-        w = jnp.full(n, 1.0 / n) if weights is None else as_real(weights, "weights")
+        w = np.full(n, 1.0 / n) if weights is None else as_real(weights, "weights")
         require(w.shape == (n,), "weights", f"have shape ({n},), one per token", f"of shape {w.shape}")
-        if not is_traced(x):
-            _check_norms(np.asarray(x))
-        if not is_traced(w):
-            _check_weights(np.asarray(w))
-        self.x = sphere.retract(x)
-        self.weights = w / jnp.sum(w)
+        self.x = sphere.retract(x) if is_traced(x) else jnp.asarray(_unit(np.asarray(x)))
+        self.weights = w / jnp.sum(w) if is_traced(w) else jnp.asarray(_normalised(np.asarray(w)))
 
     @property
     def n(self) -> int:
@@ -139,7 +135,8 @@ def as_real(value: ArrayLike | Array, name: str) -> Float[Array, "..."]:
     return jnp.asarray(array, dtype=jnp.float64)
 
 
-def _check_norms(x: np.ndarray) -> None:
+def _unit(x: np.ndarray) -> np.ndarray:
+    """The rows on the sphere, if they are near it. On the host: small runs compile one program less."""
     norms = np.linalg.norm(x, axis=1)
     wrong = np.flatnonzero(~(np.abs(norms - 1) <= UNIT_TOLERANCE))
     if wrong.size:
@@ -148,13 +145,16 @@ def _check_norms(x: np.ndarray) -> None:
             f"`x` must have rows of norm 1, but row {row} has norm {norms[row]:.9g}"
             f" ({wrong.size} of {len(x)} rows are off); divide each row by its norm first"
         )
+    return x / norms[:, None]
 
 
-def _check_weights(w: np.ndarray) -> None:
+def _normalised(w: np.ndarray) -> np.ndarray:
+    """The weights with sum 1, if they are weights."""
     require(bool(np.all(np.isfinite(w))), "weights", "be finite", w[~np.isfinite(w)][:1])
     require(bool(np.all(w >= 0)), "weights", "be at least 0", w.min())
     total = w.sum()
     require(abs(total - 1) <= UNIT_TOLERANCE, "weights", "sum to 1", f"summing to {total:.9g}")
+    return w / total
 
 
 def _leaders(x: np.ndarray, radius: float) -> np.ndarray:

@@ -110,5 +110,5 @@ def as_matrix(value: ArrayLike | Array, name: str) -> Float[Array, "*heads d d"]
     square = array.ndim in (2, 3) and array.shape[-1] == array.shape[-2] >= 2 and array.shape[0] > 0
     require(square, name, "have shape (d, d) or (heads, d, d) with d ≥ 2", f"of shape {array.shape}")
     if not is_traced(array):
-        require(bool(jnp.all(jnp.isfinite(array))), name, "be finite", "not finite")
+        require(bool(np.isfinite(np.asarray(array)).all()), name, "be finite", "not finite")
     return array
