@@ -1,8 +1,12 @@
 """The command line as a person types it."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
+from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,9 +34,35 @@ count = 5
 """
 
 
-def tokenfield(*arguments, cwd=None):
-    command = [sys.executable, "-m", "tokenfield", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def tokenfield(*arguments, cwd="."):
+    """The command, in this process: a new one would spend seconds on imports."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["tokenfield", *map(str, arguments)]),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def test_the_module_is_the_command(tmp_path):
+    command = [sys.executable, "-m", "tokenfield", "info", "absent"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr == "tokenfield: `path` must be a stored run, but absent does not exist\n"
 
 
 @pytest.fixture
@@ -55,7 +85,6 @@ def test_simulate_then_info(case, tmp_path):
         assert word in shown.stdout
 
 
-@pytest.mark.slow
 def test_a_second_run_into_the_same_place_is_refused(case, tmp_path):
     assert tokenfield("simulate", case, "--out", tmp_path / "a", "--quiet").returncode == 0
     before = json.loads((tmp_path / "a" / "manifest.json").read_text())
@@ -80,7 +109,6 @@ def test_mistakes_are_one_sentence_on_standard_error(arguments, words, tmp_path)
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["case.jpg", "case", "case.tar.gz"])
 def test_a_figure_that_cannot_be_written_is_refused_before_the_run(name, case, tmp_path):
     done = tokenfield("simulate", case, "--figure", tmp_path / name, "--out", tmp_path / "run", cwd=tmp_path)

@@ -142,6 +142,7 @@ def test_cold_unnormalised_keeps_its_factor_in_the_time_unit(beta):
     assert float(model.velocity(tokens)[0, 1]) == pytest.approx(float(expected), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_the_time_unit_is_plain_while_nothing_overflows():
     identity = tkf.AttentionWeights.identity(3)
     assert float(tkf.UnnormalisedAttention(identity, 300.0).log_time_unit) == 0

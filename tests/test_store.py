@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield import store
 
 TS = np.linspace(0, 4, 41)
@@ -90,8 +91,8 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("merge_angle", [None, 0.05])
-@pytest.mark.parametrize("stop_at", [0, 1, 13, 40])
+@pytest.mark.parametrize("merge_angle", mostly_slow([None, 0.05], [0.05]))
+@pytest.mark.parametrize("stop_at", mostly_slow([0, 1, 13, 40], [0, 13]))
 @pytest.mark.parametrize("solver", [tkf.Adaptive(), tkf.RungeKutta4(0.07)], ids=["adaptive", "rk4"])
 def test_resumed_run_is_bit_identical(tmp_path, monkeypatch, stop_at, solver, merge_angle):
     """Interrupted in a commit, before it counts; the resumed run equals an undisturbed one."""

@@ -116,6 +116,7 @@ def test_bad_input_is_one_sentence():
 # ---- runs (theory §3.12) ----
 
 
+@pytest.mark.slow
 def test_a_run_says_when_rounding_has_broken_the_symmetry_and_a_half_keeps_it():
     """Example 2.5 at β = .1 ends at R = 1 − 2m; the plain run leaves near t = 35e^β and synchronises."""
     tokens, ts = theory.three_atoms(0.7), [0.0, 10.0, 100.0]

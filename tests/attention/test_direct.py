@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield.attention import direct
 from tokenfield.attention.auto import Switchboard
 from tokenfield.attention.direct import DIRECT, Direct
@@ -118,7 +119,9 @@ def test_kernel_sums(n):
     np.testing.assert_allclose(total, weighted @ np.asarray(tokens.x), atol=1e-14)
 
 
-@pytest.mark.parametrize(("n", "beta"), [(30, 2.0), (30, 0.0), (1100, 3.0), (1100, 5e3)])
+@pytest.mark.parametrize(
+    ("n", "beta"), mostly_slow([(30, 2.0), (30, 0.0), (1100, 3.0), (1100, 5e3)], [(30, 2.0), (1100, 5e3)])
+)
 def test_gradients_agree_with_finite_differences(n, beta):
     """In queries, keys and weights, inside one tile, across tiles, and through the careful branch."""
     x, y = tkf.initial.uniform(n, 3, 0).x, tkf.initial.cap(n, [0, 0, 1.0], 0.05, 1).x
@@ -167,7 +170,7 @@ def test_tiles_hardly_pad():
 
 
 @pytest.mark.parametrize("beta", [0.0, 3.0, 300.0, 1e6])
-@pytest.mark.parametrize("n", [513, 2503])
+@pytest.mark.parametrize("n", mostly_slow([513, 2503], [513]))
 def test_symmetric_sums_are_the_same_sums(n, beta):
     """Also with weights of 0 and so small that their tokens do not see themselves."""
     tokens = cloud(n, 3, 11)

@@ -8,6 +8,7 @@ from scipy import optimize
 from scipy.cluster import hierarchy
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield import theory
 from tokenfield.diagnostics import clusters as module
 from tokenfield.diagnostics.clusters import clusters
@@ -130,7 +131,7 @@ def test_modes_of_separate_clusters():
         assert np.linalg.norm(gradient - (gradient @ mode) * mode) < 1e-7 * np.linalg.norm(gradient)
 
 
-@pytest.mark.parametrize(("d", "beta"), [(2, 40.0), (3, 15.0), (4, 6.0)])
+@pytest.mark.parametrize(("d", "beta"), mostly_slow([(2, 40.0), (3, 15.0), (4, 6.0)], [(3, 15.0)]))
 def test_modes_are_where_plain_mean_shift_ends(d, beta):
     """Twenty thousand plain steps in NumPy, no Newton, no merging on the way."""
     rng = np.random.default_rng(d)

@@ -7,6 +7,7 @@ import pytest
 from scipy import integrate
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield.diagnostics import energy as energies
 
 
@@ -54,10 +55,8 @@ def test_log_energy_at_large_beta():
 
 
 @pytest.mark.parametrize("kind", [tkf.SoftmaxAttention, tkf.UnnormalisedAttention])
-@pytest.mark.parametrize("beta", [0.5, 4.0])
-@pytest.mark.parametrize(
-    "d", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("beta", mostly_slow([0.5, 4.0], [4.0]))
+@pytest.mark.parametrize("d", mostly_slow([2, 3, 5], [2]))
 def test_energy_grows_at_the_rate_of_the_dissipation(kind, beta, d):
     """dE/dt by central differences of a run equals the dissipation to 1e-6, and E never falls."""
     tokens = cloud(d=d)
@@ -131,8 +130,8 @@ def test_interaction_energy_is_the_double_sum_and_contains_the_energy():
     assert found == pytest.approx(float(tkf.energy(tokens, 2.0)), rel=1e-13)
 
 
-@pytest.mark.parametrize("name", PHIS)
-@pytest.mark.parametrize("A", [None, A3], ids=["identity", "matrix"])
+@pytest.mark.parametrize("name", mostly_slow(PHIS, ["exponential"]))
+@pytest.mark.parametrize("A", [pytest.param(None, marks=pytest.mark.slow), A3], ids=["identity", "matrix"])
 def test_variations_along_geodesics(name, A):
     """Against central differences of the plain double sum to 1e-7, and against the formulas of theory §3.2."""
     tokens, phi = cloud(), PHIS[name]

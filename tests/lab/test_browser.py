@@ -120,6 +120,11 @@ class Visit:
         self.box(label).press("Enter")
         self.box(label).blur()
 
+    def play(self):
+        """Press Play, unless it plays already."""
+        if self.button("Play").is_visible():
+            self.button("Play").click()
+
     def folder(self, name):
         self.page.get_by_text(name, exact=True).locator("visible=true").first.click()
 
@@ -262,7 +267,7 @@ def test_save_reload_and_play_the_stored_run(visit, command, browser):
 
 def test_without_a_tab_nothing_is_computed_and_ctrl_c_ends_at_once(browser, command):
     visit = Visit(browser, command.url)
-    visit.choose("phenomenon", "concentration, then escape")
+    visit.play()
     visit.wait_time(lambda t: t > 0)
     visit.check()
     visit.page.close()

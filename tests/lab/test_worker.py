@@ -57,6 +57,7 @@ def test_a_change_is_seen_at_once_while_a_run_goes_on(session):
     assert session.total == 31
 
 
+@pytest.mark.slow
 def test_bad_settings_are_a_message_and_the_session_goes_on(session):
     bad = config.parse(
         SMALL.config().model_dump(exclude_none=True) | {"model": {"kind": "softmax", "beta": -1.0}}

@@ -272,6 +272,7 @@ def test_a_cell_that_never_ends_is_stopped_and_the_others_go_on(tmp_path):
     assert "the time limit of 0.3 s is used up" in str(data.status.values.ravel()[1])
 
 
+@pytest.mark.slow
 def test_a_batch_gives_what_its_cells_give_alone():
     """Lanes at their own pace, one that cannot be built, one that never ends, beside two that are well."""
     base = simulation.check(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tokenfield as tkf
+from tests.marks import mostly_slow
 from tokenfield import theory
 from tokenfield.theory import linearisation
 
@@ -25,7 +26,7 @@ def falling(values):
 
 
 @pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
-@pytest.mark.parametrize(("n", "beta"), [(5, 3.0), (12, 10.0)])
+@pytest.mark.parametrize(("n", "beta"), mostly_slow([(5, 3.0), (12, 10.0)], [(5, 3.0)]))
 def test_equispaced_tokens(n, beta, flow):
     found = theory.stability(attention(2, beta, flow), ring(n))
     expected = theory.equispaced_spectrum(n, beta, flow)[1:]
@@ -39,7 +40,7 @@ def test_equispaced_tokens(n, beta, flow):
 
 
 @pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
-@pytest.mark.parametrize("d", [2, 4])
+@pytest.mark.parametrize("d", mostly_slow([2, 4], [4]))
 def test_antipodal_atoms(d, flow):
     """Two tokens in the first atom, one in the second, unequal masses: rigid and split modes d−1 times each."""
     p, beta = 0.7, 1.2
