@@ -1,11 +1,9 @@
 """Peak resident memory of one softmax velocity, and of a gradient through it, in fresh processes."""
 
-import resource
 import subprocess
 import sys
-from pathlib import Path
 
-from report import Row
+from report import Row, peak
 
 LIMIT = 1000.0
 CASES = {"velocity": 100_000, "gradient": 20_000}
@@ -38,17 +36,7 @@ def _run(case: str, n: int) -> float:
 
     work = {"velocity": lambda x: model.velocity(tkf.Tokens(x, tokens.weights)), "gradient": jax.grad(speed)}
     jax.block_until_ready(jax.jit(work[case])(tokens.x))
-    return _peak()
-
-
-def _peak() -> float:
-    """Peak resident memory of this process in MB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # on Linux ru_maxrss of a child starts at the peak of its parent
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024 / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # bytes there, kilobytes here
+    return peak()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """What every benchmark shares: a row of the table, timing side by side, facts about the machine."""
 
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import jax
@@ -56,6 +59,16 @@ def race(competitors: dict[str, Callable[[], object]], rounds: int) -> dict[str,
             run()
             seconds[name].append(time.perf_counter() - start)
     return {name: Times(tuple(s)) for name, s in seconds.items()}
+
+
+def peak() -> float:
+    """Peak resident memory of this process in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # on Linux ru_maxrss of a child starts at the peak of its parent
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e6
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6  # bytes there, kilobytes here
 
 
 def machine() -> str:

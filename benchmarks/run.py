@@ -3,6 +3,7 @@
 A new topic is a module here with a function `rows()`, and its name in `TOPICS`.
 """
 
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -30,7 +31,9 @@ def main() -> None:
     found: list[Row] = []
     for topic in TOPICS:
         with console.status(f"measuring {topic.__name__}"):
+            began = time.monotonic()
             found += topic.rows()
+        console.print(f"{topic.__name__}: {time.monotonic() - began:.0f} s")
     table = Table(*HEADER, title=machine())
     for row in found:
         table.add_row(*row.cells(), style="red" if row.passed is False else None)
