@@ -20,7 +20,7 @@ import tokenfield as tkf
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SOLVER = tkf.Adaptive(rtol=1e-4, atol=1e-6)
 #: On the sphere the closest approach comes later for larger β: when to stop looking for it.
-SPHERE = {10.0: 20.0, 100.0: 30.0, 1000.0: 40.0}
+SPHERE = {10.0: 14.0, 100.0: 19.0, 1000.0: 26.0}
 
 
 def closest(weights: tkf.AttentionWeights, tokens: tkf.Tokens, beta: float, ts: np.ndarray) -> tkf.Trajectory:
@@ -40,6 +40,8 @@ def closest(weights: tkf.AttentionWeights, tokens: tkf.Tokens, beta: float, ts: 
 def cell(run: tkf.Trajectory) -> str:
     k = int(np.argmin(run.measured["W2"]))
     words = f"{run.measured['W2'][k]:.4f} at t = {run.ts[k]:g}"
+    if k == len(run.ts) - 1:
+        words += ", still falling"
     return f"{words} ({run.stats['summation']}, {run.stats['seconds']:.0f} s)"
 
 
