@@ -39,6 +39,15 @@ def test_settings_become_the_arguments_of_simulate():
     assert set(run.measured) == {"order_parameter"}
 
 
+def test_the_distance_to_the_limit_law_may_be_measured():
+    """V Bᵀ = diag(½, 1): Π sends the upper half of the circle to e2, the lower one to −e2."""
+    arguments = config.parse(GOOD | {"run": {"measure": ["limit_distance"]}}).arguments()
+    run = tkf.simulate(**arguments)
+    x0 = np.asarray(arguments["tokens"].x)
+    to_go = np.arccos(np.sign(x0[:, 1]) * np.asarray(run.x)[..., 1])
+    np.testing.assert_allclose(run.measured["limit_distance"], np.sqrt(np.mean(to_go**2, axis=1)), rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("section", "value", "check"),
     [
@@ -125,7 +134,7 @@ def wrong(path, value):
         (wrong("weights.V", [[1.0, "a"], [0, 1]]), "`rows` must be an array of real numbers"),
         (wrong("times.at", [0, 1]), "`times` must hold either at or stop, but holds both"),
         (wrong("times.spacing", "log"), "`times` must hold first exactly if spacing is 'log'"),
-        (wrong("run", {"measure": ["energi"]}), "`run.measure.0` must be 'order_parameter', 'energy' or 'mean'"),
+        (wrong("run", {"measure": ["energi"]}), "`run.measure.0` must be 'order_parameter', 'energy', 'mean' or 'limit_distance'"),
         (wrong("run", {"summation": "fast"}), "`run.summation` must be 'auto', 'direct', 'circle', 'harmonic' or 'merged', but was 'fast'"),
         (wrong("times", None), "`times` must be given, but is missing"),
         (wrong("times", {"spacing": "log", "first": 0.1, "stop": 10.0, "count": 2}),

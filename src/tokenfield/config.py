@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.order import order_parameter
+from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.errors import InputError
 from tokenfield.settings import (
     AdaptiveSettings,
@@ -30,8 +31,10 @@ from tokenfield.settings import (
     Times,
     WeightsSettings,
 )
+from tokenfield.theory.spectral import limit
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import plain
+from tokenfield.weights import AttentionWeights
 
 
 class Config(Section):
@@ -47,25 +50,31 @@ class Config(Section):
 
     def arguments(self) -> dict[str, Any]:
         """The settings as arguments of `simulate`, every object built and checked."""
-        model = self.model.build(self.weights.build())
+        weights, tokens = self.weights.build(), self.initial.build()
+        model = self.model.build(weights)
+        measure: dict[str, Callable[[Tokens], Any]] = {
+            name: partial(fn, model) for name, fn in self.measures().items()
+        }
+        if "limit_distance" in self.run.measure:
+            measure["limit_distance"] = limit_distance(weights, tokens)
         return {
             "model": model if self.noise is None else model + self.noise.build(),
-            "tokens": self.initial.build(),
+            "tokens": tokens,
             "ts": self.times.build(),
             "solver": self.solver.build(),
             "summation": self.run.summation,
             "summation_tolerance": self.run.summation_tolerance,
             "snapshots": self.run.snapshots,
             "merge_angle": self.run.merge_angle,
-            "measure": {name: partial(fn, model) for name, fn in self.measures().items()},
+            "measure": measure,
             "settings": plain(self.model_dump(exclude_none=True)),
         }
 
     def measures(self) -> dict[str, Callable[[Any, Tokens], Any]]:
-        """The functions of model and tokens to be measured, by name."""
+        """The functions of model and tokens to be measured, by name; not those that need the first tokens."""
         if "energy" in self.run.measure and not hasattr(self.model, "beta"):
             raise InputError(f"`run.measure` must not name 'energy' for {self.model.kind!r}: it has no beta")
-        return {name: MEASURES[name] for name in self.run.measure}
+        return {name: MEASURES[name] for name in self.run.measure if name in MEASURES}
 
 
 #: What files may ask to be measured: functions of the model and the tokens.
@@ -74,6 +83,15 @@ MEASURES: dict[str, Callable[[Any, Tokens], Any]] = {
     "energy": lambda model, tokens: energy(tokens, model.beta),
     "mean": lambda model, tokens: tokens.moments().mean,
 }
+
+
+def limit_distance(weights: AttentionWeights, first: Tokens) -> Callable[[Tokens], float]:
+    """Cost of moving every token to Π of where it began, a function of the tokens now.
+
+    An upper bound of W2(μ_t, Π♯ρ0), and W2 itself while every token is nearest to its own end.
+    """
+    end = limit(weights).push(first).x
+    return lambda tokens: coupled_distance(tokens.x, end, tokens.weights)
 
 
 def read(path: str | Path) -> Config:

@@ -392,7 +392,7 @@ SolverSettings = Annotated[
 class RunSettings(Section):
     """[run]: what to keep and how to sum."""
 
-    measure: list[Literal["order_parameter", "energy", "mean"]] = ["order_parameter"]
+    measure: list[Literal["order_parameter", "energy", "mean", "limit_distance"]] = ["order_parameter"]
     snapshots: list[int] | None = None
     merge_angle: float | None = None
     summation: Literal["auto", "direct", "circle", "harmonic", "merged"] = "auto"

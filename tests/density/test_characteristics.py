@@ -170,18 +170,14 @@ def test_order_parameter_of_a_weak_coupling():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "beta",
-    [
-        # off by 5.1e-6 at t = 8, where two rounds differ by 7.7e-7 only: rounds that divide few panels agree
-        # too well while the instability amplifies; the estimate has to be made stricter
-        pytest.param(10.0, marks=pytest.mark.xfail(reason="the error estimate is too small by a factor 7")),
-        100.0,
-    ],
-)
+@pytest.mark.parametrize("beta", [10.0, 100.0])
 def test_the_worked_low_temperature_case_meets_many_tokens(beta):
-    """Moments of the law against 20,000 graded quadrature tokens (fast sums, certificate 1e-9), to the
-    error that the density run itself states; nodes were added where the flow thins them out, near ±e1."""
+    """Moments of the law against 200,000 graded quadrature tokens (fast sums), to the error that the density
+    run itself states; nodes were added where the flow thins them out, near ±e1.
+
+    The flow tears the law apart there at the rate β, so that tokens are exact to the mass of the one at the
+    tear only, about 10⁻⁶ for 20,000 of them and 10⁻⁷ here; at β = 10 the former were seen to be off by 5e-6.
+    """
     model = tkf.SoftmaxAttention(worked.CIRCLE, beta)
     ts = np.array([0.0, 4.0, 8.0, 11.0])
     run = density.solve(
@@ -189,12 +185,12 @@ def test_the_worked_low_temperature_case_meets_many_tokens(beta):
     )
     assert run.resolved
     assert run.stats["nodes"] < 5000
-    tokens = tkf.simulate(model, worked.circle_tokens(20_000), ts, tkf.Adaptive(rtol=1e-9, atol=1e-10))
-    assert tokens.stats["certificate"] < 1e-9
+    tokens = tkf.simulate(model, worked.circle_tokens(200_000), ts, tkf.Adaptive(rtol=1e-8, atol=1e-9))
+    assert tokens.stats["certificate"] < 1e-8
     for k in range(len(ts)):
         exact, found = tokens.tokens(k).moments(), run.moments(k)
-        assert np.abs(exact.mean - found.mean).max() < 3e-6
-        assert np.abs(exact.second - found.second).max() < 3e-6
+        assert np.abs(exact.mean - found.mean).max() < 1e-6
+        assert np.abs(exact.second - found.second).max() < 1e-6
 
 
 def test_runs_that_cannot_be_resolved_say_so():

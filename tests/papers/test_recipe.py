@@ -9,6 +9,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import tokenfield as tkf
+from tests.sweep import cases
 from tokenfield.papers import catalogue, recipe
 from tokenfield.papers.recipe import Recipe, Result, at_least, at_most, near
 
@@ -60,6 +61,42 @@ def test_a_failed_check_stays_failed_and_a_new_result_replaces_the_old(tmp_path)
     assert recipe.reproduce(small(), tmp_path, False, silent).passed
     assert json.loads((tmp_path / "small" / "verdict.json").read_text())["passed"]
     assert [p.name for p in tmp_path.iterdir()] == ["small"]
+
+
+def gridded(run):
+    """A recipe that needs a sweep of three runs."""
+    return Recipe("gridded", "a grid", run, lambda quick: {"runs": cases.small(initial={"key": 1}, sweep={
+        "seeds": None, "model": {"beta": [1.0, 2.0, 3.0]}})})  # fmt: skip
+
+
+def test_a_recipe_that_is_a_grid_is_given_its_sweep_and_goes_on_where_it_was_stopped(tmp_path):
+    seen = []
+
+    def stopped(quick, progress, found):
+        raise KeyboardInterrupt
+
+    def run(quick, progress, found):
+        seen.append(found["runs"])
+        return result()
+
+    with pytest.raises(KeyboardInterrupt):
+        recipe.reproduce(gridded(stopped), tmp_path, True, silent)
+    cells = list(tmp_path.glob(".gridded.cells/runs-*/cells/*.cell"))
+    assert len(cells) == 3
+    cells[0].unlink()
+    kept = {p: p.stat().st_ino for p in cells[1:]}
+    recipe.reproduce(gridded(lambda *_: {p: p.stat().st_ino for p in cells[1:]} == kept and run(*_)),
+                     tmp_path, True, silent)  # fmt: skip
+    assert [p.name for p in tmp_path.iterdir()] == ["gridded"]
+    (data,) = seen
+    assert data.beta.values.tolist() == [1.0, 2.0, 3.0] and np.isfinite(data.order_parameter).all()
+
+
+def test_a_cell_that_fails_fails_the_recipe(tmp_path):
+    bad = cases.small(initial={"key": 1}, sweep={"seeds": None, "model": {"beta": [1.0]}, "time_limit": 1e-9})
+    broken = Recipe("broken", "", lambda *_: pytest.fail("it ran"), lambda quick: {"runs": bad})
+    with pytest.raises(tkf.RunError, match="^a cell of the sweep 'runs' failed: .*time limit"):
+        recipe.reproduce(broken, tmp_path, True, silent)
 
 
 @pytest.mark.parametrize("make", [lambda p: p.write_text("x"), lambda p: (p.mkdir(), (p / "a").write_text("x")),

@@ -6,9 +6,9 @@ Nodes of a quadrature rule move with the velocity of the law that they make; the
 
 gives the density at every node at all times, however concentrated. On the circle and on S² the nodes belong
 to panels (panels.py), which are divided where the flow pulls them apart, near E^⊥ or near the antipode of the
-limit: those that the last round could not resolve are cut and the run is made again. What two rounds differ
-by is the estimate of the error. In other dimensions nodes are Sobol points, or those of a rule that is given;
-half of them make the second resolution.
+limit: those that the last round could not resolve are cut and the run is made again, until two rounds agree.
+Then every panel is given more nodes once, and what that changes is the estimate of the error. In other
+dimensions nodes are Sobol points, or those of a rule that is given; half of them make the second resolution.
 """
 
 from typing import Any, ClassVar, NamedTuple, Self
@@ -33,7 +33,7 @@ from tokenfield.errors import InputError, as_number, as_whole, require
 from tokenfield.models import HardmaxAttention, Model
 from tokenfield.tokens import Tokens
 
-#: Gauss nodes of a panel in each direction; two fewer in the first round.
+#: Gauss nodes of a panel in each direction; two fewer in the first round, two more in the last.
 ORDER = 8
 #: Tail of a panel from which on it is cut into four, because there is a step inside.
 STEEP = 0.03
@@ -97,7 +97,15 @@ class Characteristics(Domain):
             panels, before, rounds = panels.divided(parts, ORDER), last, rounds + 1
             last = self._flow(problem, *_law(problem, panels.points(), panels.weights()), watch)
             error = _difference(before, last)
-            if error.max() <= self.accuracy or not last.marched.complete or rounds == MOST_ROUNDS:
+            if error.max() <= self.accuracy and last.marched.complete:
+                # rounds that divide few panels agree too well: more nodes in every panel have the last word
+                finer = panels.with_order(ORDER + 2)
+                checked = self._flow(problem, *_law(problem, finer.points(), finer.weights()), watch)
+                error, rounds = _difference(last, checked), rounds + 1
+                if error.max() <= self.accuracy:
+                    return checked, error, rounds
+                allowed /= 4
+            if not last.marched.complete or rounds >= MOST_ROUNDS:
                 return last, error, rounds
             parts = _parts(panels, last, allowed)
             while parts.max() == 1 and allowed > 1e-3 * self.accuracy:

@@ -1,6 +1,7 @@
 """Recipes: named experiments that measure what a paper states, draw it, and give a verdict.
 
-A recipe is a function (quick, progress) → `Result`. Running one writes a directory
+A recipe is a function (quick, progress) → `Result`; one that is a grid of runs declares it as a sweep, and is
+given its dataset. Running a recipe writes a directory
 
     figure.pdf, figure.png   the picture
     table.csv                the numbers in rows
@@ -20,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,9 +32,15 @@ from matplotlib.figure import Figure
 from tokenfield import figures
 from tokenfield.errors import InputError, RunError
 from tokenfield.store import as_path, versions
+from tokenfield.sweep.dataset import COMPLETE
+from tokenfield.sweep.drive import sweep
+from tokenfield.sweep.grid import fingerprint
+from tokenfield.trajectory import plain
 
 FORMAT = "tokenfield verdict 1"
 VERDICT = "verdict.json"
+#: Share of a recipe's progress that its sweeps take.
+SWEEPING = 0.7
 
 #: How far a recipe is, from 0 to 1, and what it is doing.
 Progress = Callable[[float, str], None]
@@ -94,11 +102,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named experiment; `line` says in one line what it shows. `quick` runs take under a minute."""
+    """A named experiment; `line` says in one line what it shows. `quick` runs take under a minute.
+
+    `sweeps`: of `quick`, the sweeps it needs, declared as in docs/sweeps.md. They are done first, in workers
+    on every core unless quick, and `run` is called with (quick, progress, datasets by name) then.
+    """
 
     name: str
     line: str
-    run: Callable[[bool, Progress], Result]
+    run: Callable[..., Result]
+    sweeps: Callable[[bool], Mapping[str, Mapping[str, Any]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) 
     path = as_path(out, "out") / recipe.name
     refuse_foreign(path)
     began = time.monotonic()
-    result = recipe.run(quick, progress)
+    result = _run(recipe, path.with_name(f".{recipe.name}.cells"), quick, progress)
     seconds = time.monotonic() - began
     outcome = Outcome(recipe, path, result.checks, seconds)
     verdict = {
@@ -150,6 +163,40 @@ def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) 
     }
     write_whole(path, lambda draft: _write(draft, result, verdict))
     return outcome
+
+
+def _run(recipe: Recipe, cells: Path, quick: bool, progress: Progress) -> Result:
+    """Sweeps first. Their cells stay until the recipe is through: one that was killed goes on with them."""
+    if recipe.sweeps is None:
+        return recipe.run(quick, progress)
+    found = swept(recipe.sweeps(quick), cells, 0 if quick else None, partial(_part, progress, 0.0, SWEEPING))
+    result = recipe.run(quick, partial(_part, progress, SWEEPING, 1.0), found)
+    shutil.rmtree(cells, ignore_errors=True)
+    return result
+
+
+def _part(progress: Progress, first: float, last: float, done: float, what: str) -> None:
+    progress(first + (last - first) * done, what)
+
+
+def swept(
+    declared: Mapping[str, Mapping[str, Any]], place: Path, executor: int | None, progress: Progress
+) -> dict[str, xr.Dataset]:
+    """The datasets of declared sweeps, kept in directories under `place`; a cell that fails is an error."""
+    found = {}
+    for k, (name, declaration) in enumerate(declared.items()):
+        # cells of other sizes or versions lie elsewhere
+        mark = fingerprint({"declaration": plain(dict(declaration)), "versions": versions()})[:12]
+        tell = partial(_tell, progress, k / len(declared), 1 / len(declared), name)
+        found[name] = sweep(declaration, executor, store=place / f"{name}-{mark}", progress=tell)
+        failed = found[name].where(found[name].state != COMPLETE, drop=True)
+        if failed.state.size:
+            raise RunError(f"a cell of the sweep {name!r} failed: {failed.status.values.ravel()[0]}")
+    return found
+
+
+def _tell(progress: Progress, first: float, share: float, name: str, there: int, declared: int) -> None:
+    progress(first + share * there / declared, f"{name}: {there} of {declared} runs")
 
 
 def refuse_foreign(path: Path) -> None:

@@ -15,7 +15,7 @@ from tokenfield.sweep.dataset import collected
 from tokenfield.sweep.executors import LOST, Cluster, Here, executor_of
 from tokenfield.sweep.grid import Batch, Grid
 from tokenfield.sweep.outcome import failure
-from tokenfield.sweep.watch import Watch
+from tokenfield.sweep.watch import Told, Watch
 from tokenfield.sweep.work import Report, Task
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def sweep(
     *,
     store: str | Path | None = None,
     retry_failed: bool = False,
-    progress: bool = False,
+    progress: bool | Told = False,
     say: Say = lambda sentence: None,
 ) -> xr.Dataset:
     """Compute every cell of a sweep that is not there yet and return all of them as one dataset.
@@ -41,7 +41,7 @@ def sweep(
             `Client`, or the address of a scheduler.
         store: directory of the sweep; out/NAME if left out. An interrupted sweep goes on there.
         retry_failed: compute the cells that failed once more.
-        progress: show a bar.
+        progress: show a bar; or a function to be told the number of cells that are there, and of all.
         say: told what a person may want to know, a sentence at a time.
 
     Cells that fail do not stop the others: they are rows with a sentence in `status`. In a script, call this
@@ -77,7 +77,9 @@ def task_of(grid: Grid, root: Path, batch: Batch, expendable: bool) -> Task:
     return Task(str(root.resolve()), batch.number, grid.kind, cells, batch.size, grid.time_limit, expendable)
 
 
-def _compute_missing(grid: Grid, cells: Cells, executor: Any, progress: bool, say: Say) -> list[Report]:
+def _compute_missing(
+    grid: Grid, cells: Cells, executor: Any, progress: bool | Told, say: Say
+) -> list[Report]:
     """Run the batches that lack a cell; the reports of cells that could not be written."""
     there = cells.states()
     todo = [batch for batch in grid.batches if any(cell.id not in there for cell in batch.cells)]

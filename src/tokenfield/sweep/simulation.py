@@ -70,6 +70,7 @@ def together_if(settings: dict[str, Any]) -> str | None:
         "noise" not in settings
         and "key" not in solver
         and "merge_angle" not in run
+        and set(run["measure"]) <= set(config.MEASURES)
         and run["summation"] in ("auto", "direct")
     )
     beta = settings["model"].get("beta", 1.0)

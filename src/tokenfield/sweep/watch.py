@@ -1,7 +1,7 @@
 """What people see of a sweep while it runs: a bar, the log, progress.json."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from tokenfield.sweep.work import Report
 
 #: Seconds between two updates of progress.json.
 TELL_EVERY = 1.0
+#: Told how many cells are there, done or failed, and how many were declared.
+Told = Callable[[int, int], None]
 
 
 class Watch:
     """What people see of a sweep while it runs: a bar, the log, progress.json."""
 
-    def __init__(self, grid: Grid, cells: Cells, workers: Here | Cluster, progress: bool):
+    def __init__(self, grid: Grid, cells: Cells, workers: Here | Cluster, progress: bool | Told):
         states = cells.states()
         self.cells, self.workers, self.total = cells, workers, len(grid.cells)
         self.failed = sum(state == FAILED for state in states.values())
@@ -27,7 +29,8 @@ class Watch:
         self.grid, self.per_task = grid, len(grid.cells) / len(grid.batches)
         self.new, self.began, self.told = 0, time.monotonic(), 0.0
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"))
-        self.bar = Progress(*columns, disable=not progress)
+        self.bar = Progress(*columns, disable=progress is not True)
+        self.tell = progress if callable(progress) else None
 
     def __enter__(self) -> "Watch":
         self.bar.__enter__()
@@ -68,6 +71,8 @@ class Watch:
             f" {_duration(remaining)} left"
         )
         self.bar.update(self.task, completed=self.done + self.failed, what=what)
+        if self.tell is not None:
+            self.tell(self.done + self.failed, self.total)
         if last or now - self.told > TELL_EVERY:
             self.told = now
             place_json(self.cells.root / PROGRESS, {

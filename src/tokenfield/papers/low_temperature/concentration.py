@@ -1,6 +1,8 @@
 """W2(μ_t^β, Π♯ρ0) against t for many temperatures, and the sharp rate of the zero-temperature flow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -108,21 +110,12 @@ class Curves:
     W: np.ndarray
 
 
-def curves(
-    weights: AttentionWeights,
-    tokens: Tokens,
-    betas: tuple[float, ...],
-    ts: np.ndarray,
-    progress: Progress,
-    span: tuple[float, float],
-) -> Curves:
-    """One run per β, and one at zero temperature."""
-    betas = (*betas, np.inf)
-    rows = []
-    for k, beta in enumerate(betas):
-        progress(span[0] + (span[1] - span[0]) * k / len(betas), f"d = {tokens.d}, {worked.label(beta)}")
-        rows.append(worked.limit_curve(weights, beta, tokens, ts))
-    return Curves(tokens.d, weights, ts, betas, np.stack(rows))
+def curves(weights: AttentionWeights, tokens: Tokens, found: xr.Dataset) -> Curves:
+    """Those of a sweep over β (`worked.limit_grid`), and one at zero temperature."""
+    ts, betas = found.time.values, found.beta.values
+    zero = worked.distances(worked.run(weights, np.inf, tokens, ts), limit(weights))
+    W = found.limit_distance.transpose("beta", "time").values
+    return Curves(tokens.d, weights, ts, (*betas.tolist(), np.inf), np.concatenate([W, zero[None]]))
 
 
 def usable(found: Curves) -> np.ndarray:
@@ -169,15 +162,29 @@ def cold_rate(found: Curves) -> Check:
     return near(name, rate, predicted, "theory §2.3, as β → ∞", relative=0.1)
 
 
-def run(quick: bool, progress: Progress) -> Result:
-    """The recipe."""
-    betas = (10.0, 100.0, 1000.0) if quick else (10.0, 100.0, 1000.0, 10000.0)
-    circle = curves(worked.CIRCLE, worked.circle_tokens(800 if quick else 2000), betas,
-                    np.linspace(0, 24, 97), progress, (0, 0.35))  # fmt: skip
+def _tokens(quick: bool) -> tuple[Tokens, Tokens]:
+    """Those on the circle and on the sphere."""
+    return worked.circle_tokens(800 if quick else 2000), worked.sphere_tokens(1250 if quick else 10_000)
+
+
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """The sweeps on the circle and on the sphere."""
+    circle, sphere = _tokens(quick)
+    cold = (10.0, 100.0, 1000.0) if quick else (10.0, 100.0, 1000.0, 10000.0)
     warm = (10.0, 30.0, 100.0) if quick else (10.0, 30.0, 100.0, 300.0)
-    sphere = curves(worked.SPHERE, worked.sphere_tokens(1250 if quick else 10_000), warm,
-                    np.linspace(0, 20, 81), progress, (0.35, 0.75))  # fmt: skip
-    checks = sharp_checks(CASES[:-1] if quick else CASES, progress, (0.75, 0.98))
+    return {
+        "circle": worked.limit_grid(worked.CIRCLE, cold, circle, np.linspace(0, 24, 97)),
+        "sphere": worked.limit_grid(worked.SPHERE, warm, sphere, np.linspace(0, 20, 81)),
+    }
+
+
+def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
+    """The recipe."""
+    on_circle, on_sphere = _tokens(quick)
+    progress(0.0, "zero temperature")
+    circle = curves(worked.CIRCLE, on_circle, found["circle"])
+    sphere = curves(worked.SPHERE, on_sphere, found["sphere"])
+    checks = sharp_checks(CASES[:-1] if quick else CASES, progress, (0.3, 0.98))
     checks += [cold_rate(circle), _bound_check(circle), _bound_check(sphere)]
     progress(0.98, "drawing")
     return Result(checks, _table(circle, sphere), _data(circle, sphere), figure(circle, sphere, checks))
@@ -187,6 +194,7 @@ RECIPE = Recipe(
     "concentration",
     "W2(μ_t, Π♯ρ0) against t from β = 10 to zero temperature, the sharp rate, the theorem's bound",
     run,
+    grids,
 )
 
 

@@ -1,12 +1,15 @@
 """The headline: `concentration`, `scaling` and `terminal` on the circle, in about a minute."""
 
+import tempfile
+from pathlib import Path
+
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from tokenfield import figures
 from tokenfield.papers.low_temperature import concentration, scaling, terminal, worked
-from tokenfield.papers.recipe import Check, Progress
+from tokenfield.papers.recipe import Check, Progress, swept
 
 TITLE = f"worked case of {worked.PAPER} on the circle: V = diag(1, ½), B = diag(½, 2)"
 #: Nine temperatures carry the exponents; those shown are among them.
@@ -17,10 +20,14 @@ ENDS = (10.0, 100.0, 1000.0)
 
 def demo(progress: Progress, n: int = 800) -> tuple[list[Check], Figure]:
     """Measured against predicted, and the figure."""
-    ts = np.linspace(0, 24, 97)
-    found = concentration.curves(worked.CIRCLE, worked.circle_tokens(n), BETAS, ts, progress, (0, 0.7))
-    cold = [worked.bottom(ts, row) for row in found.W[1:-1]]
-    bottoms = scaling.Bottoms(worked.CIRCLE, np.array(BETAS[1:]), *np.array(cold).T)
+    tokens = worked.circle_tokens(n)
+    grid = worked.limit_grid(worked.CIRCLE, BETAS, tokens, np.linspace(0, 24, 97))
+    with tempfile.TemporaryDirectory() as place:
+        data = swept({"circle": grid}, Path(place), 0, lambda done, what: progress(0.7 * done, what))[
+            "circle"
+        ]
+    found = concentration.curves(worked.CIRCLE, tokens, data)
+    bottoms = scaling.bottoms(worked.CIRCLE, data.isel(beta=slice(1, None)))
     ended = []
     for k, beta in enumerate(ENDS):
         progress(0.7 + 0.08 * k, f"to the end, β = {beta:g}")

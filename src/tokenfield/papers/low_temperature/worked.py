@@ -1,7 +1,10 @@
 """What the recipes of this paper share: the worked cases, their tokens, how to run and to measure them."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from tokenfield import initial
 from tokenfield.diagnostics.transport import coupled_distance
@@ -20,6 +23,8 @@ CIRCLE = AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))
 SPHERE = AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.2]))
 #: Up to this many tokens the direct sums are quicker than the fast ones are compiled.
 DIRECT = 2500
+#: What these recipes ask of a run.
+SOLVER = Adaptive(rtol=1e-7, atol=1e-10)
 #: Tokens per angle near ±e1 against the mean, as the map θ = u − (a/2) sin 2u has them: 1/(1 − a).
 GRADING = 0.98
 
@@ -55,8 +60,11 @@ def model_at(weights: AttentionWeights, beta: float) -> Model:
 
 def run(weights: AttentionWeights, beta: float, tokens: Tokens, ts: np.ndarray) -> Trajectory:
     """One run at the tolerance of these recipes."""
-    summation = "direct" if tokens.n <= DIRECT else "auto"
-    return simulate(model_at(weights, beta), tokens, ts, Adaptive(rtol=1e-7, atol=1e-10), summation)
+    return simulate(model_at(weights, beta), tokens, ts, SOLVER, _summation(tokens))
+
+
+def _summation(tokens: Tokens) -> str:
+    return "direct" if tokens.n <= DIRECT else "auto"
 
 
 def distances(trajectory: Trajectory, where: Limit, p: float = 2) -> Float[np.ndarray, "times"]:
@@ -68,9 +76,23 @@ def distances(trajectory: Trajectory, where: Limit, p: float = 2) -> Float[np.nd
     return trajectory.measure(lambda tokens: coupled_distance(tokens.x, end, tokens.weights, p))
 
 
-def limit_curve(weights: AttentionWeights, beta: float, tokens: Tokens, ts: np.ndarray) -> np.ndarray:
-    """W2 to Π♯ρ0 over time, from one run."""
-    return distances(run(weights, beta, tokens, ts), limit(weights))
+def limit_grid(weights: AttentionWeights, betas: ArrayLike, tokens: Tokens, ts: np.ndarray) -> dict[str, Any]:
+    """The sweep over β that measures W2 to Π♯ρ0 over time."""
+    B, V = np.asarray(weights.B).tolist(), np.asarray(weights.V).tolist()
+    initial = {
+        "law": "atoms",
+        "x": np.asarray(tokens.x).tolist(),
+        "weights": np.asarray(tokens.weights).tolist(),
+    }
+    return {
+        "weights": {"B": B, "V": V},
+        "model": {"kind": "softmax"},
+        "initial": initial,
+        "times": {"at": ts.tolist()},
+        "solver": {"kind": "adaptive", "rtol": SOLVER.rtol, "atol": SOLVER.atol},
+        "run": {"measure": ["limit_distance"], "summation": _summation(tokens)},
+        "sweep": {"model": {"beta": np.asarray(betas, float).tolist()}},
+    }
 
 
 def leaving_rate(weights: AttentionWeights) -> float:
