@@ -43,7 +43,9 @@ class Tokens(eqx.Module):
         w = np.full(n, 1.0 / n) if weights is None else as_real(weights, "weights")
         require(w.shape == (n,), "weights", f"have shape ({n},), one per token", f"of shape {w.shape}")
         self.x = sphere.retract(x) if is_traced(x) else jnp.asarray(_unit(np.asarray(x)))
-        self.weights = w / jnp.sum(w) if is_traced(w) else jnp.asarray(_normalised(np.asarray(w)))
+        self.weights = (
+            jnp.asarray(w) / jnp.sum(w) if is_traced(w) else jnp.asarray(_normalised(np.asarray(w)))
+        )
 
     @property
     def n(self) -> int:
