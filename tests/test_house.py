@@ -26,7 +26,7 @@ LAYERS = [
     {"simulate"},
     {"density"},
     {"diagnostics", "theory"},
-    {"settings", "figures", "discs"},
+    {"settings", "density_settings", "figures", "discs"},
     {"config"},
     {"sweep"},
     {"papers"},

@@ -176,6 +176,9 @@ def sweep(
         progress=not quiet, say=lambda sentence: console.print(sentence, highlight=False, soft_wrap=True),
     )  # fmt: skip
     console.print(f"{done.state.size} cells in {target}", highlight=False, soft_wrap=True)
+    doubtful = int((done.resolved == 0).sum()) if "resolved" in done else 0
+    if doubtful:
+        console.print(f"under-resolved: {doubtful} of them; `status` says from when on", highlight=False)
     failed = np.flatnonzero(done.state.values.ravel() != COMPLETE)
     if failed.size:
         reason = done.status.values.ravel()[failed[0]]

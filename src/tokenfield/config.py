@@ -6,10 +6,10 @@ What may stand in each section is in settings.py; here is the whole and its erro
 import difflib
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,10 +19,9 @@ from tokenfield.diagnostics.order import order_parameter
 from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.errors import InputError
 from tokenfield.settings import (
+    TAGS,
     AdaptiveSettings,
-    Built,
     InitialSettings,
-    Matrix,
     ModelSettings,
     NoiseSettings,
     RunSettings,
@@ -32,9 +31,11 @@ from tokenfield.settings import (
     WeightsSettings,
 )
 from tokenfield.theory.spectral import limit
-from tokenfield.tokens import Tokens
+from tokenfield.tokens import Continuum, Tokens
 from tokenfield.trajectory import plain
 from tokenfield.weights import AttentionWeights
+
+Whole = TypeVar("Whole", bound=Section)
 
 
 class Config(Section):
@@ -72,13 +73,18 @@ class Config(Section):
 
     def measures(self) -> dict[str, Callable[[Any, Tokens], Any]]:
         """The functions of model and tokens to be measured, by name; not those that need the first tokens."""
-        if "energy" in self.run.measure and not hasattr(self.model, "beta"):
-            raise InputError(f"`run.measure` must not name 'energy' for {self.model.kind!r}: it has no beta")
+        check_energy(self.run.measure, self.model)
         return {name: MEASURES[name] for name in self.run.measure if name in MEASURES}
 
 
-#: What files may ask to be measured: functions of the model and the tokens.
-MEASURES: dict[str, Callable[[Any, Tokens], Any]] = {
+def check_energy(measure: Sequence[str], model: ModelSettings) -> None:
+    """Refuse the energy where there is no β."""
+    if "energy" in measure and not hasattr(model, "beta"):
+        raise InputError(f"`run.measure` must not name 'energy' for {model.kind!r}: it has no beta")
+
+
+#: What files may ask to be measured: functions of the model and the law.
+MEASURES: dict[str, Callable[[Any, Tokens | Continuum], Any]] = {
     "order_parameter": lambda model, tokens: order_parameter(tokens),
     "energy": lambda model, tokens: energy(tokens, model.beta),
     "mean": lambda model, tokens: tokens.moments().mean,
@@ -112,10 +118,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse(settings: dict[str, Any]) -> Config:
     """Check settings given as plain data."""
+    return parse_as(Config, settings)
+
+
+def parse_as(whole: type[Whole], settings: dict[str, Any]) -> Whole:
+    """Check settings given as plain data against all that a file may hold."""
     try:
-        return Config.model_validate(settings)
+        return whole.model_validate(settings)
     except ValidationError as error:
-        raise InputError("\n".join(_sentence(e) for e in error.errors())) from None
+        raise InputError("\n".join(_sentence(e, whole) for e in error.errors())) from None
 
 
 def text(run: Config) -> str:
@@ -139,16 +150,14 @@ def _toml(value: Any) -> str:
     return repr(value)  # numbers: the shortest digits that give the same double back
 
 
-def _sentence(error: ErrorDetails) -> str:
+def _sentence(error: ErrorDetails, whole: type[BaseModel]) -> str:
     """One error as a sentence that names the setting, the value and the fix."""
-    # the tag of a union's alternative is in the path, but not in the file
-    loc, context = error["loc"], error.get("ctx", {})
-    sections = _sections()
-    name = ".".join(str(p) for k, p in enumerate(loc) if p not in sections or k == len(loc) - 1)
+    context = error.get("ctx", {})
+    name, section = _follow(error["loc"], whole)
     match error["type"]:
         case "extra_forbidden":
-            known = list(_section_at(loc[:-1]).model_fields)
-            near = difflib.get_close_matches(str(loc[-1]), known, 1, 0.5)
+            known = list(section.model_fields)
+            near = difflib.get_close_matches(str(error["loc"][-1]), known, 1, 0.5)
             hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
             return f"`{name}` is not a known setting; {hint}"
         case "missing":
@@ -164,16 +173,29 @@ def _sentence(error: ErrorDetails) -> str:
     return f"`{name}` must be {message}, but was {error['input']!r}"
 
 
-def _sections() -> dict[str, type[BaseModel]]:
-    """Every section that a `kind` or `law` selects, by that tag."""
-    every = [*Section.__subclasses__(), *Built.__subclasses__()]
-    tagged = ((c, c.model_fields.get("kind") or c.model_fields.get("law")) for c in every)
-    return {get_args(field.annotation)[0]: c for c, field in tagged if field is not None}
+def _follow(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[str, type[BaseModel]]:
+    """The name in the file of what an error's path leads to, and the section that it stands in."""
+    names, choices = [], {}
+    for k, part in enumerate(loc):
+        if part in choices:  # the tag of a union's alternative is in the path, but not in the file
+            section, choices = choices[part], {}
+            continue
+        names.append(str(part))
+        field = section.model_fields.get(str(part))
+        if field is not None and k < len(loc) - 1:
+            choices = {_tag(c): c for c in _sections_in(field.annotation)}
+            section = choices.pop(None, section)
+    return ".".join(names), section
 
 
-def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
-    """The section that an error's path leads to."""
-    if not loc:
-        return Config
-    plain_sections = {"weights": WeightsSettings, "times": Times, "run": RunSettings, "noise": NoiseSettings}
-    return (_sections() | plain_sections).get(str(loc[-1]), Matrix)
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """Every section that a setting may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for inner in get_args(annotation) for section in _sections_in(inner)]
+
+
+def _tag(section: type[BaseModel]) -> str | None:
+    """What selects a section among others, if something does."""
+    field = next((section.model_fields[name] for name in TAGS if name in section.model_fields), None)
+    return None if field is None else get_args(field.annotation)[0]

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tokenfield import initial
 from tokenfield import weights as ensembles
+from tokenfield.density.circle_reading import points
 from tokenfield.errors import InputError, as_whole
 from tokenfield.models import (
     HardmaxAttention,
@@ -37,14 +38,18 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+#: Settings that say which of several kinds of section is meant.
+TAGS = ("kind", "law", "domain")
+
+
 class Built(Section):
-    """Settings whose names are the arguments of what they make; `kind` or `law` says which it is."""
+    """Settings whose names are the arguments of what they make; one of `TAGS` says which it is."""
 
     makes: ClassVar[Callable[..., Any]]
 
     def build(self, *first: Any) -> Any:
         """The object, made from the given first arguments and these settings."""
-        return type(self).makes(*first, **self.model_dump(exclude={"kind", "law"}))
+        return type(self).makes(*first, **self.model_dump(exclude=set(TAGS)))
 
 
 #: Kinds of `Matrix` that are drawn, one for each head.
@@ -249,46 +254,67 @@ class Atoms(Built):
     weights: list[float] | None = None
 
 
-class CircleDensity(Section):
-    """[initial] law = "circle_density": 1 + Σ_k cos[k]cos((k+1)θ) + sin[k]sin((k+1)θ), equispaced."""
+class CircleLaw(Section):
+    """law = "circle_density": 1 + Σ_k cos[k]cos((k+1)θ) + sin[k]sin((k+1)θ)."""
 
     law: Literal["circle_density"]
-    n: int
+    d: ClassVar[int] = 2
     cos: list[float] = []
     sin: list[float] = []
 
+    def of_angles(self, theta: np.ndarray) -> np.ndarray:
+        """The density at angles."""
+        total = np.ones_like(theta)
+        for k, a in enumerate(self.cos, 1):
+            total += a * np.cos(k * theta)
+        for k, b in enumerate(self.sin, 1):
+            total += b * np.sin(k * theta)
+        return total
+
+    def of_points(self, x: np.ndarray) -> np.ndarray:
+        """The density at points (m, 2)."""
+        return self.of_angles(np.arctan2(x[:, 1], x[:, 0]))
+
+
+class CircleDensity(CircleLaw):
+    """[initial] the law "circle_density" as n equispaced tokens."""
+
+    n: int
+
     def build(self) -> Tokens:
         """The tokens."""
-
-        def f(theta: np.ndarray) -> np.ndarray:
-            total = np.ones_like(theta)
-            for k, a in enumerate(self.cos, 1):
-                total += a * np.cos(k * theta)
-            for k, b in enumerate(self.sin, 1):
-                total += b * np.sin(k * theta)
-            return total
-
-        return initial.circle_density(f, self.n)
+        return initial.circle_density(self.of_angles, self.n)
 
 
-class SphereDensity(Section):
-    """[initial] law = "sphere_density": 1 + ⟨linear, x⟩ + xᵀ quadratic x on about n quadrature tokens."""
+class SphereLaw(Section):
+    """law = "sphere_density": 1 + ⟨linear, x⟩ + xᵀ quadratic x."""
 
     law: Literal["sphere_density"]
-    n: int
     d: int = 3
     linear: list[float] | None = None
     quadratic: Matrix | None = None
 
-    def build(self) -> Tokens:
-        """The tokens."""
+    def of_angles(self, theta: np.ndarray) -> np.ndarray:
+        """The density at angles, d = 2."""
+        return self.of_points(points(theta))
+
+    def of_points(self, x: np.ndarray) -> np.ndarray:
+        """The density at points (m, d)."""
         linear = np.zeros(self.d) if self.linear is None else np.array(self.linear)
         quadratic = np.zeros((self.d, self.d)) if self.quadratic is None else np.array(self.quadratic.build())
         if linear.shape != (self.d,) or quadratic.shape != (self.d, self.d):
             raise InputError(f"`initial.linear` and `initial.quadratic` must have the dimension d = {self.d}")
-        return initial.sphere_density(
-            lambda x: 1 + x @ linear + np.sum(x @ quadratic * x, axis=1), self.n, self.d
-        )
+        return 1 + x @ linear + np.sum(x @ quadratic * x, axis=1)
+
+
+class SphereDensity(SphereLaw):
+    """[initial] the law "sphere_density" as about n quadrature tokens."""
+
+    n: int
+
+    def build(self) -> Tokens:
+        """The tokens."""
+        return initial.sphere_density(self.of_points, self.n, self.d)
 
 
 Simple = Uniform | VonMisesFisher | Cap | Poisson | Equiangular | Atoms | CircleDensity | SphereDensity

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 #: Rows of pairs that are held at once.
 ROWS = 256
 
-#: Told how far a run is: the time reached and the steps so far.
-Watch = Callable[[float, int], None]
+#: Told how far a run is, the time reached and the steps so far; says why it is to stop there, if it is.
+Watch = Callable[[float, int], str]
 
 
 class Problem(NamedTuple):

@@ -54,7 +54,8 @@ def march(
 ) -> Marched:
     """The states at the saved times; stops with a sentence where the numbers are no longer finite.
 
-    `healthy`: says of a saved state whether it is worth going on.
+    `watch`: told of every saved time, and may end the run there; `healthy`: says of a saved state
+    whether it is worth going on.
     """
     began, steps, wanted = time.monotonic(), 0, len(ts)
     rows, dt = [np.asarray(y0)], jnp.zeros(())
@@ -68,7 +69,10 @@ def march(
             status = f"stopped between t = {t0:.6g} and {t1:.6g}: no step keeps the tolerance"
             break
         rows.append(np.asarray(y))
-        watch(float(t1), steps)
+        reason = watch(float(t1), steps)
+        if reason and len(rows) < wanted:
+            status = f"stopped at t = {t1:.6g}: {reason}"
+            break
         if healthy is not None and not healthy(rows[-1]):
             status = f"stopped at t = {t1:.6g}"
             break

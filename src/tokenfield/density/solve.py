@@ -5,6 +5,7 @@
 A weighted token cloud is an exact solution for κ = ∞; this is the same equation for densities, n → ∞.
 """
 
+import time
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.density.sphere import Sphere
 from tokenfield.density.zonal import Zonal
-from tokenfield.errors import RunError, require, require_increasing, require_kind
+from tokenfield.errors import RunError, as_number, require, require_increasing, require_kind
 from tokenfield.models import Model
+from tokenfield.run import out_of_time
 from tokenfield.tokens import as_real
 
 #: Domains by name; a new one has a line here.
@@ -34,6 +36,7 @@ def solve(
     *,
     progress: bool = False,
     strict: bool = True,
+    time_limit: float | None = None,
 ) -> DensityTrajectory:
     """Follow the density ρ0 through the times `ts`.
 
@@ -45,6 +48,8 @@ def solve(
         domain: a name (see `DOMAINS`) for sensible settings, or a domain object with its own.
         progress: show a bar with the time reached.
         strict: raise `RunError` on numerical trouble instead of returning the part that was finished.
+        time_limit: seconds after which the run stops, as after numerical trouble; looked at whenever one of
+            `ts` is reached, and counted from the first of them.
 
     A run whose resolution was too coarse goes on and says so: `resolved` is False and `status` says from
     when, and how much was missed.
@@ -52,6 +57,8 @@ def solve(
     require_kind(model, Model, "model")
     times = np.asarray(as_real(ts, "ts"))
     require_increasing(times, "ts")
+    if time_limit is not None:
+        require(as_number(time_limit, "time_limit") > 0, "time_limit", "be positive", time_limit)
     place = _domain(domain, model)
     columns = (
         TextColumn("{task.description}"),
@@ -62,9 +69,13 @@ def solve(
     with Progress(*columns, disable=not progress) as bar:
         task = bar.add_task(f"density, {place.name}", total=times[-1] - times[0], t=times[0], steps=0)
 
-        def watch(t: float, steps: int) -> None:
+        def watch(t: float, steps: int) -> str:
             bar.update(task, completed=t - times[0], t=t, steps=steps)
+            clock.append(time.monotonic())  # the steps to the first time, which compile, do not count
+            late = time_limit is not None and clock[-1] - clock[0] > time_limit
+            return out_of_time(time_limit) if late else ""
 
+        clock: list[float] = []
         result = place.run(Problem(model.drift, float(model.diffusion), rho0, times), watch)
     if strict and not result.complete:
         raise RunError(result.status, result)

@@ -24,14 +24,15 @@ def free_energy(trajectory: DensityTrajectory, model: Model) -> Float[np.ndarray
     require_kind(trajectory, DensityTrajectory, "trajectory")
     require_kind(model, Model, "model")
     drift = model.drift
-    _check(drift)
+    check_climbs(drift)
     log_density = np.log(np.maximum(trajectory.density, 1e-300))
     entropy = np.sum(trajectory.masses * log_density, axis=1)
     climbed = np.array([_energy(drift, trajectory, k) for k in range(len(trajectory.ts))])
     return float(model.diffusion) * entropy - climbed
 
 
-def _check(drift: Model) -> None:
+def check_climbs(drift: Model) -> None:
+    """Refuse a model, its noise left out, that climbs no energy."""
     known = isinstance(drift, InteractionFlow)
     if isinstance(drift, UnnormalisedAttention) and not drift.infinite:
         known = _is_one(drift.weights.B) and _is_one(drift.weights.V) and float(drift.log_time_unit) == 0

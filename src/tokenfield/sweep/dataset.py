@@ -24,7 +24,8 @@ def open_sweep(path: str | Path) -> xr.Dataset:
     """The cells of a sweep as one dataset, at any time: the swept axes as coordinates, NaN where none is yet.
 
     Beside what was measured: `state` (0 missing, 1 done, 2 failed), `status` (a sentence), `cell` (its hash),
-    `steps` and `rejected`. The attributes hold all it takes to repeat the sweep.
+    `steps` and `rejected`, or `resolved` (1 or 0) for densities. The attributes hold all it takes to
+    repeat the sweep.
     """
     root = as_path(path, "path")
     if not root.exists():
@@ -184,8 +185,8 @@ def export(dataset: xr.Dataset, path: str | Path) -> Path:
 
 
 def table(dataset: xr.Dataset) -> pd.DataFrame:
-    """One row for each cell and time; vectors as a column per component; tokens are left out."""
-    flat, tokens = {}, {"x", "token_weights", "snapshot", "snapshots"}
+    """One row for each cell and time; vectors as a column per component; tokens and nodes are left out."""
+    flat, tokens = {}, {"x", "token_weights", "rho", "nodes", "masses", "snapshot", "snapshots"}
     axes = set(dataset["state"].dims)
     for name, values in dataset.data_vars.items():
         if name in tokens:

@@ -50,7 +50,10 @@ RANDOM_SOLVERS = ("euler-maruyama", "strang")
 #: What a store may be called: no path, nothing hidden.
 STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,79}")
 #: Names of dimensions and variables that an axis cannot have.
-TAKEN = ("time", "record", "snapshot", "token", "dim", "x", "token_weights", "state", "status", "cell")
+TAKEN = (
+    "time", "record", "snapshot", "token", "dim", "x", "token_weights", "state", "status", "cell",
+    "rho", "nodes", "masses", "node", "coordinate", "resolved",
+)  # fmt: skip
 
 
 class Axis(NamedTuple):
@@ -153,10 +156,10 @@ class Grid:
                     seed = value
                 else:
                     _put(settings, name, copy.deepcopy(value))
-        if seed is not None:
-            _sow(settings, seed)
+        sown = _sow(settings, seed) if seed is not None else 1
         try:
             checked = KINDS[self.kind].check(settings)
+            require(sown > 0, "sweep.seeds", "have something random without a key to seed", seed)
         except InputError as error:
             at = self.label(Cell(where, "", settings)) if where else ""
             raise InputError(f"{error}" + (f" (at {at})" if at else "")) from None
@@ -175,7 +178,7 @@ def declare(config: Mapping[str, Any], name: str | None = None) -> Grid:
     base = dict(declaration)
     sweep = base.pop("sweep", {})
     require(isinstance(sweep, dict), "sweep", "be a table", repr(sweep))
-    kind = "density" if "density" in base and "density" in KINDS else "simulate"
+    kind = _kind(base, sweep)
     axes = _name_axes([*_axes(sweep, kind), *_zips(sweep, kind), *_seeds(sweep)])
     count = math.prod(len(points) for _, _, _, points in axes)
     require(count <= MOST_CELLS, "sweep", f"hold at most {MOST_CELLS} cells", count)
@@ -192,6 +195,14 @@ def declare(config: Mapping[str, Any], name: str | None = None) -> Grid:
     first = grid.cells[0]  # all are checked by now; one is built, which finds what only building finds
     KINDS[kind].build(first.settings)
     return grid
+
+
+def _kind(base: Mapping[str, Any], sweep: Mapping[str, Any]) -> str:
+    """What kind of cell the sections of a file are for, given or varied."""
+    zips = sweep.get("zip", [])
+    tables = [base, sweep, *(zips if isinstance(zips, list) else [])]
+    named = {name for table in tables if isinstance(table, Mapping) for name in table}
+    return next((kind for kind in KINDS if kind in named), "simulate")
 
 
 def digest_of(declaration: Mapping[str, Any]) -> str:
@@ -313,18 +324,18 @@ def _put(settings: dict[str, Any], name: str, value: Any) -> None:
     settings[last] = value
 
 
-def _sow(settings: dict[str, Any], seed: int) -> None:
-    """Give a key of its own to everything random that has none."""
+def _sow(settings: dict[str, Any], seed: int) -> int:
+    """Give a key of its own to everything random that has none; how much there was."""
     places = list(_random(settings, ""))
-    require(len(places) > 0, "sweep.seeds", "have something random without a key to seed", seed)
     for name, table in places:
         digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
         table["key"] = int.from_bytes(digest[:4], "big")
+    return len(places)
 
 
 def draws(table: Mapping[str, Any]) -> bool:
-    """Whether a table of settings describes something random."""
-    named = table.get("law") in RANDOM_LAWS or table.get("kind") in RANDOM_SOLVERS
+    """Whether a table of settings describes something random; laws without n are densities, not tokens."""
+    named = (table.get("law") in RANDOM_LAWS and "n" in table) or table.get("kind") in RANDOM_SOLVERS
     return named or bool(set(table) & set(RANDOM))
 
 

@@ -9,11 +9,12 @@ A kind is a module with
     alone(settings, time_limit) → Outcome
     together(many, size, time_limit) → Outcomes; `size` lanes, the same for every batch of a group
     records(settings) → bytes         about what a cell takes on disk
-A new kind (`density.solve`) is such a module and its name here; its files are told by a section of that name.
+A new kind is such a module and its name here; its files are told by a section of that name, those without one
+are runs of `simulate`. Kinds whose cells are always alone need no `together`.
 """
 
 from types import ModuleType
 
-from tokenfield.sweep import simulation
+from tokenfield.sweep import mean_field, simulation
 
-KINDS: dict[str, ModuleType] = {"simulate": simulation}
+KINDS: dict[str, ModuleType] = {"simulate": simulation, "density": mean_field}
