@@ -225,7 +225,7 @@ class UnnormalisedAttention(AttentionModel):
         A = lax.stop_gradient(self.beta * self.weights.stacked()[0])
         # the Frobenius norm is never below ‖B‖, and costs nothing
         beyond = jnp.max(jnp.linalg.norm(A, axis=(1, 2))) > LARGEST_EXPONENT
-        exponent = lax.cond(beyond, _spectral_norm, lambda A: jnp.zeros(()), A)
+        exponent = lax.cond(beyond, _spectral_norm, _zero, A)
         return jnp.where(exponent > LARGEST_EXPONENT, exponent, 0.0)
 
     def reader(self) -> Reader:
@@ -364,6 +364,11 @@ class Slope(eqx.Module):
 def _commute(matrices: np.ndarray, turn: np.ndarray) -> bool:
     gap = np.max(np.abs(matrices @ turn - turn @ matrices))
     return bool(gap <= 1e-12 * np.max(np.abs(matrices)))
+
+
+def _zero(matrices: Array) -> Array:
+    """0; by name, because a lambda would be compiled again at every call."""
+    return jnp.zeros(())
 
 
 def _spectral_norm(matrices: Float[Array, "heads d d"]) -> Float[Array, ""]:

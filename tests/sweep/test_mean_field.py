@@ -247,20 +247,19 @@ def test_the_poisson_law_is_the_same_on_every_domain(d):
 
 @pytest.mark.slow
 def test_domains_of_one_law_agree(tmp_path):
-    """1 + 0.3 x_3 on S², by three domains and their three ways to say it."""
-    tilt = {"law": "sphere_density", "linear": [0.0, 0.0, 0.3]}
+    """One law on S² by three domains."""
     config = small(
         weights={"identity": 3},
         model={"kind": "softmax", "beta": 1.0},
+        density=None,
+        initial={"law": "poisson", "w": [0.0, 0.0, 0.3]},
         run={"measure": ["order_parameter", "energy"], "snapshots": [-1]},
     )
-    del config["density"], config["initial"]
     domains = [SPHERE | {"degree": 24}, {"domain": "zonal", "axis": [0.0, 0.0, 1.0], "degree": 32},
-               {"domain": "characteristics", "n": 128, "accuracy": 1e-5}]  # fmt: skip
-    laws = [tilt, {"law": "zonal_density", "coefficients": [0.3]}, tilt]
-    config["sweep"] = {"zip": [{"density": domains, "initial": laws}]}
+               {"domain": "characteristics", "n": 128, "accuracy": 1e-4}]  # fmt: skip
+    config["sweep"] = {"density": domains}
     data = tkf.sweep(config, 0, store=tmp_path / "domains")
     assert (data.resolved == 1).all()
-    assert data.nodes.dims == ("density_initial", "snapshot", "node", "coordinate")
+    assert data.nodes.dims == ("density", "snapshot", "node", "coordinate")
     for name in ("order_parameter", "energy"):
-        np.testing.assert_allclose(data[name], data[name][[1, 1, 1]], atol=1e-5)
+        np.testing.assert_allclose(data[name], data[name][[1, 1, 1]], atol=1e-4)  # what the domains promise
