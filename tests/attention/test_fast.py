@@ -221,6 +221,7 @@ def test_gradients_of_fast_sums(d):
         np.testing.assert_allclose(a, b, atol=1e-7 * np.abs(b).max())
 
 
+@pytest.mark.slow
 def test_the_audit_sees_a_wrong_table():
     """Break a multiplier: the sampled exact sums find it, and the sample turns."""
     tokens = tkf.initial.circle_density(lambda a: 1 + 0.5 * np.cos(a), 2000)

@@ -146,6 +146,7 @@ def test_two_hosts():
     assert [host.returncode for host in hosts] == [0, 0], said
 
 
+@pytest.mark.slow
 def test_one_device_is_a_ring_too():
     check_sums(1, 9)
 

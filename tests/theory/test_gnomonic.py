@@ -54,6 +54,7 @@ def test_consensus_is_the_velocity_seen_in_the_chart(d, flow):
     )
 
 
+@pytest.mark.slow
 def test_the_hull_shrinks():
     tokens, w0 = hemisphere(40, 3, 2)
     run = tkf.simulate(
