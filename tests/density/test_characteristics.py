@@ -193,6 +193,15 @@ def test_the_worked_low_temperature_case_meets_many_tokens(beta):
         assert np.abs(exact.second - found.second).max() < 1e-6
 
 
+def test_a_coarse_first_round_is_no_verdict_on_the_last():
+    """Where no panel needs dividing, what counts is more nodes, not fewer: against the circle's modes."""
+    tilted, ts = lambda x: 1 + 0.3 * x[:, 0], [0, 1.0]
+    run = density.solve(identity(2, 1.0), tilted, ts, density.Characteristics(n=16, accuracy=1e-6))
+    modes = density.solve(identity(2, 1.0), lambda a: 1 + 0.3 * np.cos(a), ts, density.Circle(64))
+    assert np.abs(run.moments().second - modes.moments().second).max() < 1e-6
+    assert run.resolved
+
+
 def test_runs_that_cannot_be_resolved_say_so():
     domain = density.Characteristics(n=32, most=64, accuracy=1e-9)
     run = density.solve(identity(2, 5.0), lambda x: np.exp(9 * x[:, 0]), [0, 3.0], domain)

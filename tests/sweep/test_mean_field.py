@@ -256,7 +256,7 @@ def test_domains_of_one_law_agree(tmp_path):
         run={"measure": ["order_parameter", "energy"], "snapshots": [-1]},
     )
     domains = [SPHERE | {"degree": 24}, {"domain": "zonal", "axis": [0.0, 0.0, 1.0], "degree": 32},
-               {"domain": "characteristics", "n": 128, "accuracy": 1e-4}]  # fmt: skip
+               {"domain": "characteristics", "n": 128, "accuracy": 1e-5}]  # fmt: skip
     config["sweep"] = {"density": domains}
     data = tkf.sweep(config, 0, store=tmp_path / "domains")
     assert (data.resolved == 1).all()

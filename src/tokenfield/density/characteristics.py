@@ -97,8 +97,10 @@ class Characteristics(Domain):
             panels, before, rounds = panels.divided(parts, ORDER), last, rounds + 1
             last = self._flow(problem, *_law(problem, panels.points(), panels.weights()), watch)
             error = _difference(before, last)
-            if error.max() <= self.accuracy and last.marched.complete:
-                # rounds that divide few panels agree too well: more nodes in every panel have the last word
+            whole = panels.n <= self.most and _parts(panels, last, allowed).max() == 1
+            if (error.max() <= self.accuracy or whole) and last.marched.complete:
+                # rounds that divide few panels agree too well, and one that finds none to divide need not
+                # agree with a coarse one before it: more nodes in every panel have the last word
                 finer = panels.with_order(ORDER + 2)
                 checked = self._flow(problem, *_law(problem, finer.points(), finer.weights()), watch)
                 error, rounds = _difference(last, checked), rounds + 1
