@@ -234,6 +234,7 @@ def test_phases_take_a_density():
         (lambda: density.Circle(9), "`modes` must be even"),
         (lambda: density.Circle(8, "fast"), '`scheme` must be "auto", "spectral" or "volume"'),
         (lambda: density.Circle(8, "auto", 1.0), r"`tolerance` must lie in \[1e-13, 1e-2\]"),
+        (lambda: density.solve(FREE, smooth, [0, 1], "circle", time_limit=0), "`time_limit` must be positive, but was 0"),
         (lambda: density.solve(FREE, smooth, [0, 1], "torus"), "`domain` must be a domain object or one of circle"),
         (lambda: density.solve(FREE, smooth, [1, 0], "circle"), "`ts` must be increasing"),
         (lambda: density.solve(FREE, lambda t: np.cos(t), [0, 1], "circle"), "`rho0` must be finite, at least 0"),

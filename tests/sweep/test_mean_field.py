@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,11 +164,6 @@ def test_a_domain_may_be_the_axis():
     found = grid.declare(small(density=None, sweep=sweep, model={"kind": "softmax", "beta": 1.0}, run=None))
     assert found.kind == "density"
     assert found.axes[0].name == "density"
-
-
-def test_the_example_can_be_declared():
-    found = grid.read(Path(__file__).parents[2] / "configs" / "mean_field.toml")
-    assert (found.kind, found.shape) == ("density", (3, 7))
 
 
 def test_only_what_is_random_is_seeded():
