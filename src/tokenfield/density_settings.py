@@ -163,7 +163,7 @@ class ZonalDomain(DomainSettings):
 
     def density_of(self, law: Law) -> Density:
         """The law as a function of the height."""
-        return partial(super().density_of(law), axis=np.array(self.axis))
+        return partial(super().density_of(law), axis=self.build().axis)
 
 
 class CharacteristicsDomain(DomainSettings):
