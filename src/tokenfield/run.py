@@ -137,7 +137,8 @@ class Run:
             x = _read(self.solver, self.state, jnp.asarray(t))
             if self.board.ring is not None:
                 x = jnp.asarray(gathered(x))
-            rows = x if self.merge_angle is None else np.asarray(x)[self.group]
+            whole = self.merge_angle is None and len(x) == self.initial.n  # a ring pads
+            rows = x if whole else np.asarray(x)[self.group]
             tokens = Tokens(rows, self.initial.weights)
             self._watch_symmetries(t, tokens)
             self.record.add(tokens)
