@@ -314,7 +314,7 @@ def test_modes_cells_and_tokens_agree(name):
 def test_near_linear_sums_on_large_grids(monkeypatch):
     model = MODELS["B and V"]
     exact = circle_reading.on_grid(model, 96, on_edges=True)
-    monkeypatch.setattr(circle, "LARGEST_MATRIX", 8)
+    monkeypatch.setattr(circle_reading, "LARGEST_MATRIX", 8)
     fast = circle_reading.on_grid(model, 96, on_edges=True)
     assert isinstance(fast, circle_reading.General)
     masses = tkf.initial.circle_density(smooth, 96).weights
