@@ -4,9 +4,10 @@
 
 At low temperature n tokens follow the mean field only while many of them lie in a cap of radius β^(−1/2),
 n ≫ β^((d−1)/2) (theory of arXiv 2605.10931 and its finite-token question). Both tables show the minimum over
-time of W2(μ_t, Π♯ρ0): on the circle with quadrature tokens it converges quickly in n; on the sphere with
-independent tokens it gets worse with β until n is large enough. The default is n up to 10^5; a million tokens
-take minutes on the circle and, at β = 1000, half an hour on the sphere (two cores). Results: docs/sums.md.
+time of W2(μ_t, Π♯ρ0): on the circle with quadrature tokens it converges in n; on the sphere with independent
+tokens it gets worse with β until n is large enough. The default is n up to 10^5. A million tokens take
+minutes each on the circle and, up to β = 100, on the sphere (two cores); at β = 1000 they were not carried to
+the end. Results: docs/sums.md.
 """
 
 import argparse
