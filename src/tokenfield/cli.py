@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -21,7 +20,7 @@ from tokenfield.papers.low_temperature import demo as headline
 from tokenfield.simulate import simulate as run_simulation
 from tokenfield.sweep import grid as sweeps
 from tokenfield.sweep.cells import PROGRESS, in_use, is_sweep
-from tokenfield.sweep.dataset import COMPLETE, export, open_sweep, summary
+from tokenfield.sweep.dataset import export, failures, open_sweep, summary
 from tokenfield.sweep.drive import sweep as run_sweep
 from tokenfield.sweep.estimate import estimate
 from tokenfield.sweep.repeat import rerun as rerun_cell
@@ -179,11 +178,10 @@ def sweep(
     doubtful = int((done.resolved == 0).sum()) if "resolved" in done else 0
     if doubtful:
         console.print(f"under-resolved: {doubtful} of them; `status` says from when on", highlight=False)
-    failed = np.flatnonzero(done.state.values.ravel() != COMPLETE)
-    if failed.size:
-        reason = done.status.values.ravel()[failed[0]]
+    failed = failures(done)
+    if failed:
         raise RunError(
-            f"{failed.size} of {done.state.size} cells failed, the first because: {reason}"
+            f"{len(failed)} of {done.state.size} cells failed, the first because: {failed[0]}"
             f" (all: tokenfield info {target}; once more: --retry-failed)"
         )
 

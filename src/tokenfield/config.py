@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.order import order_parameter
-from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.diagnostics.transport import coupled_to
 from tokenfield.errors import InputError
 from tokenfield.settings import (
     TAGS,
@@ -33,7 +33,6 @@ from tokenfield.settings import (
 from tokenfield.theory.spectral import limit
 from tokenfield.tokens import Continuum, Tokens
 from tokenfield.trajectory import plain
-from tokenfield.weights import AttentionWeights
 
 Whole = TypeVar("Whole", bound=Section)
 
@@ -57,7 +56,7 @@ class Config(Section):
             name: partial(fn, model) for name, fn in self.measures().items()
         }
         if "limit_distance" in self.run.measure:
-            measure["limit_distance"] = limit_distance(weights, tokens)
+            measure["limit_distance"] = coupled_to(limit(weights).push(tokens))
         return {
             "model": model if self.noise is None else model + self.noise.build(),
             "tokens": tokens,
@@ -89,15 +88,6 @@ MEASURES: dict[str, Callable[[Any, Tokens | Continuum], Any]] = {
     "energy": lambda model, tokens: energy(tokens, model.beta),
     "mean": lambda model, tokens: tokens.moments().mean,
 }
-
-
-def limit_distance(weights: AttentionWeights, first: Tokens) -> Callable[[Tokens], float]:
-    """Cost of moving every token to Π of where it began, a function of the tokens now.
-
-    An upper bound of W2(μ_t, Π♯ρ0), and W2 itself while every token is nearest to its own end.
-    """
-    end = limit(weights).push(first).x
-    return lambda tokens: coupled_distance(tokens.x, end, tokens.weights)
 
 
 def read(path: str | Path) -> Config:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.diagnostics.clusters import clusters
 from tokenfield.diagnostics.rates import FEWEST, fit_rate
-from tokenfield.diagnostics.transport import coupled_distance, wasserstein
+from tokenfield.diagnostics.transport import coupled_to, wasserstein
 from tokenfield.errors import require, require_kind
 from tokenfield.theory.spectral import Limit, dominant, limit
 from tokenfield.tokens import Tokens
@@ -159,7 +159,7 @@ def _measure(trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[_Curves, str]:
         return _Curves(
             ts, np.array([w.value for w in found]), to_limit, to_end
         ), f"W2 to Π♯ρ0: {found[-1].method}"
-    distance = trajectory.measure(lambda tokens: coupled_distance(tokens.x, end.x, tokens.weights))
+    distance = trajectory.measure(coupled_to(end))
     return _Curves(
         ts, distance, to_limit, to_end
     ), "upper bound of W2 to Π♯ρ0: tokens coupled with their own ends"

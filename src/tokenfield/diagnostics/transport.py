@@ -8,6 +8,7 @@ f(x) + g(y) ≤ c(x, y)^p prove the lower bound ∫f dμ + ∫g dν. What is ret
 Weights are rounded numbers, so W_p^p is known to some 1e-15 of its greatest value, no better.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,15 @@ def coupled_distance(
     mu, nu = Tokens(x, weights), Tokens(y, weights)
     require(mu.x.shape == nu.x.shape, "y", f"have the shape of x, {mu.x.shape}", f"of shape {nu.x.shape}")
     return ground.mean(ground.distance(np.asarray(mu.x), np.asarray(nu.x)), np.asarray(mu.weights))
+
+
+def coupled_to(end: Tokens, p: float = 2) -> Callable[[Tokens], float]:
+    """The cost of moving every token to its own place in `end`, a function of the tokens to be measured.
+
+    With end = Π of the first tokens: an upper bound of W_p(μ_t, Π♯ρ0), and W_p itself while every token is
+    nearest to its own end.
+    """
+    return lambda tokens: coupled_distance(tokens.x, end.x, tokens.weights, p)
 
 
 def _between(mu: Law, nu: Law, cost: Cost, pairs: int = PAIRS, coarse: int = scales.COARSE) -> Transport:

@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 from tokenfield import figures
 from tokenfield.errors import InputError, RunError
 from tokenfield.store import as_path, versions
-from tokenfield.sweep.dataset import COMPLETE
+from tokenfield.sweep.dataset import failures
 from tokenfield.sweep.drive import sweep
 from tokenfield.sweep.grid import fingerprint
 from tokenfield.trajectory import plain
@@ -189,9 +189,8 @@ def swept(
         mark = fingerprint({"declaration": plain(dict(declaration)), "versions": versions()})[:12]
         tell = partial(_tell, progress, k / len(declared), 1 / len(declared), name)
         found[name] = sweep(declaration, executor, store=place / f"{name}-{mark}", progress=tell)
-        failed = found[name].where(found[name].state != COMPLETE, drop=True)
-        if failed.state.size:
-            raise RunError(f"a cell of the sweep {name!r} failed: {failed.status.values.ravel()[0]}")
+        for sentence in failures(found[name]):
+            raise RunError(f"a cell of the sweep {name!r} failed: {sentence}")
     return found
 
 

@@ -184,6 +184,15 @@ def export(dataset: xr.Dataset, path: str | Path) -> Path:
     return target
 
 
+def failures(dataset: xr.Dataset) -> list[str]:
+    """The sentences of the cells that are not done, in the order of the grid."""
+    return [
+        str(status)
+        for state, status in zip(dataset.state.values.ravel(), dataset.status.values.ravel(), strict=True)
+        if state != COMPLETE
+    ]
+
+
 def table(dataset: xr.Dataset) -> pd.DataFrame:
     """One row for each cell and time; vectors as a column per component; tokens and nodes are left out."""
     flat, tokens = {}, {"x", "token_weights", "rho", "nodes", "masses", "snapshot", "snapshots"}

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from tokenfield import initial
-from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.diagnostics.transport import coupled_to
 from tokenfield.models import Model, SoftmaxAttention, ZeroTemperature
 from tokenfield.simulate import simulate
 from tokenfield.solvers import Adaptive
@@ -68,12 +68,8 @@ def _summation(tokens: Tokens) -> str:
 
 
 def distances(trajectory: Trajectory, where: Limit, p: float = 2) -> Float[np.ndarray, "times"]:
-    """Cost of moving every token to Π of where it began, at every saved time.
-
-    An upper bound of W_p(μ_t, Π♯ρ0), and W_p itself while every token is nearest to its own end.
-    """
-    end = where.push(trajectory.tokens(0)).x
-    return trajectory.measure(lambda tokens: coupled_distance(tokens.x, end, tokens.weights, p))
+    """Cost of moving every token to Π of where it began, at every saved time (`coupled_to`)."""
+    return trajectory.measure(coupled_to(where.push(trajectory.tokens(0)), p))
 
 
 def limit_grid(weights: AttentionWeights, betas: ArrayLike, tokens: Tokens, ts: np.ndarray) -> dict[str, Any]:
