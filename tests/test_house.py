@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,6 +77,13 @@ def test_double_precision_is_on():
     import jax.numpy as jnp
 
     assert jnp.zeros(1).dtype == jnp.float64
+
+
+def test_importing_does_not_start_jax():
+    """A process that has only imported may still be forked and set up: devices, threads, distribution."""
+    code = "import tokenfield, jax._src.xla_bridge as bridge; print(bridge.backends_are_initialized())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 def test_constraints_are_plain_pins():

@@ -119,9 +119,9 @@ class CircleDomain(DomainSettings):
     makes = Circle
     places = "of_angles"
     domain: Literal["circle"]
-    modes: int = Circle().modes
+    modes: int = Circle.modes
     scheme: CircleScheme = "auto"
-    tolerance: float = Circle().tolerance
+    tolerance: float = Circle.tolerance
 
     @property
     def nodes(self) -> int:
@@ -134,9 +134,9 @@ class SphereDomain(DomainSettings):
 
     makes = Sphere
     domain: Literal["sphere"]
-    degree: int = Sphere().degree
-    tolerance: float = Sphere().tolerance
-    accuracy: float = Sphere().accuracy
+    degree: int = Sphere.degree
+    tolerance: float = Sphere.tolerance
+    accuracy: float = Sphere.accuracy
     filtered: bool = True
 
     @property
@@ -152,9 +152,9 @@ class ZonalDomain(DomainSettings):
     places = "of_heights"
     domain: Literal["zonal"]
     axis: list[float]
-    degree: int = Zonal([1.0, 0.0]).degree
+    degree: int = Zonal.degree
     scheme: ZonalScheme = "auto"
-    tolerance: float = Zonal([1.0, 0.0]).tolerance
+    tolerance: float = Zonal.tolerance
 
     @property
     def nodes(self) -> int:
@@ -172,9 +172,9 @@ class CharacteristicsDomain(DomainSettings):
     makes = Characteristics
     domain: Literal["characteristics"]
     n: int
-    accuracy: float = Characteristics().accuracy
-    most: int = Characteristics().most
-    tolerance: float = Characteristics().tolerance
+    accuracy: float = Characteristics.accuracy
+    most: int = Characteristics.most
+    tolerance: float = Characteristics.tolerance
 
     @property
     def nodes(self) -> int:
