@@ -14,6 +14,7 @@ RANDOM = {
     "vmf": lambda key: initial.von_mises_fisher(200, [0, 0, 1.0], 4.0, key),
     "cap": lambda key: initial.cap(200, [0, 1.0, 0], 0.7, key),
     "poisson": lambda key: initial.poisson(200, [0.3, 0.1, 0.0], key),
+    "sampled": lambda key: initial.sampled(lambda x: 1 + x[:, 0], 200, 3, key, 2.0),
 }
 
 
@@ -85,6 +86,14 @@ def test_cap_in_space_is_uniform_in_height(angle):
             x = np.asarray(initial.cap(5000, [0, 0, 1.0], angle, 1).x)
         half = np.arctan2(np.linalg.norm(x[:, :2], axis=1), x[:, 2]) / 2
         assert stats.kstest(np.sin(half) ** 2 / np.sin(angle / 2) ** 2, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("d", "most"), [(2, 2.0), (3, 2.0), (3, 7.0)])
+def test_sampled_heights_follow_their_density(d, most):
+    """1 + h over the heights h = cos θ: by angle on the circle, uniform heights on S²."""
+    h = np.asarray(initial.sampled(lambda x: 1 + x[:, 0], 20_000, d, 1, most).x)[:, 0]
+    cdf = {2: lambda h: 1 - (np.arccos(h) + np.sqrt(1 - h**2)) / np.pi, 3: lambda h: (1 + h) ** 2 / 4}[d]
+    assert stats.kstest(h, cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("d", [2, 3, 5])
@@ -173,6 +182,10 @@ def test_mixture_adds_laws():
         (lambda: initial.equiangular(4, 4, -0.5), r"`rho` must lie in \[-0.333333, 1\], but was -0.5"),
         (lambda: initial.circle_density(np.cos, 9), "`f` must be finite, at least 0 and not 0 everywhere"),
         (lambda: initial.sphere_density(lambda x: x[:, 0] * np.nan, 9), "`f` must be finite"),
+        (lambda: initial.sampled(lambda x: 1 + x[:, 0], 9, 2, 0, 1.5), "`most` must be at least f everywhere, but was 1.5, below a value 2 of f"),
+        (lambda: initial.sampled(np.ones_like, 9, 2, 0, 0.0), "`most` must be positive and finite, but was 0.0"),
+        (lambda: initial.sampled(lambda x: -x[:, 0], 9, 2, 0, 1.0), "`f` must be finite, at least 0"),
+        (lambda: initial.sampled(lambda x: np.ones(len(x)), 9, 2, 0, 1e300), "`most` must be near the greatest value of f"),
         (lambda: initial.mixture([tkf.Tokens(np.eye(2))], [0.5]), "`masses` must be at least 0 and sum to 1"),
         (lambda: initial.mixture([tkf.Tokens(np.eye(2)), tkf.Tokens(np.eye(3))], [0.5, 0.5]), "`parts` must"),
         (lambda: initial.mixture(None, [1.0]), "`parts` must be a list of Tokens, but was None"),

@@ -18,6 +18,8 @@ from tokenfield.tokens import Tokens, as_real
 
 #: Below this share of the sphere, a cap's angles are drawn without computing the share.
 SMALLEST_SHARE = 1e-250
+#: Points that a rejection draws at a time at least, and without accepting one at most.
+FEWEST, MOST_TRIES = 1024, 10**7
 
 Density = Callable[[np.ndarray], ArrayLike]
 
@@ -123,6 +125,23 @@ def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
     x = t[:, None, None] * centre + np.sqrt(1 - t**2)[:, None, None] * cross
     density = np.repeat(_values(profile, t, "profile"), around)
     return _weighted(x.reshape(-1, d), np.repeat(w, around), density)
+
+
+def sampled(f: Density, n: int, d: int, key: int, most: float) -> Tokens:
+    """n independent tokens in R^d with density ∝ f ≤ `most`, by rejection; f takes points (m, d)."""
+    rng = _rng(n, d, key)
+    require(0 < as_number(most, "most") < np.inf, "most", "be positive and finite", most)
+    x, tried = np.empty((0, d)), 0
+    while len(x) < n:
+        drawn = _unit(rng.normal(size=(max(n, FEWEST), d)))
+        values = _values(f, drawn, "f")
+        require(values.max() <= most * (1 + 1e-9), "most", "be at least f everywhere",
+                f"{most:g}, below a value {values.max():g} of f")  # fmt: skip
+        x = np.concatenate([x, drawn[rng.uniform(size=len(drawn)) * most < values]])
+        tried += len(drawn)
+        require(len(x) > 0 or tried < MOST_TRIES, "most", "be near the greatest value of f",
+                f"{most:g}, too large to accept one of {tried} points")  # fmt: skip
+    return Tokens(x[:n])
 
 
 def mixture(parts: Sequence[Tokens], masses: ArrayLike) -> Tokens:

@@ -271,18 +271,26 @@ class CircleLaw(Section):
             total += b * np.sin(k * theta)
         return total
 
+    @property
+    def most(self) -> float:
+        """A bound of the density."""
+        return 1 + float(np.sum(np.abs(self.cos)) + np.sum(np.abs(self.sin)))
+
     def of_points(self, x: np.ndarray) -> np.ndarray:
         """The density at points (m, 2)."""
         return self.of_angles(np.arctan2(x[:, 1], x[:, 0]))
 
 
 class CircleDensity(CircleLaw):
-    """[initial] the law "circle_density" as n equispaced tokens."""
+    """[initial] the law "circle_density" as n equispaced tokens; with a key, as n independent ones."""
 
     n: int
+    key: int | None = None
 
     def build(self) -> Tokens:
         """The tokens."""
+        if self.key is not None:
+            return initial.sampled(self.of_points, self.n, 2, self.key, self.most)
         return initial.circle_density(self.of_angles, self.n)
 
 
@@ -300,20 +308,33 @@ class SphereLaw(Section):
 
     def of_points(self, x: np.ndarray) -> np.ndarray:
         """The density at points (m, d)."""
+        linear, quadratic = self._terms()
+        return 1 + x @ linear + np.sum(x @ quadratic * x, axis=1)
+
+    @property
+    def most(self) -> float:
+        """A bound of the density."""
+        linear, quadratic = self._terms()
+        return 1 + float(np.linalg.norm(linear) + np.linalg.norm(quadratic, 2))
+
+    def _terms(self) -> tuple[np.ndarray, np.ndarray]:
         linear = np.zeros(self.d) if self.linear is None else np.array(self.linear)
         quadratic = np.zeros((self.d, self.d)) if self.quadratic is None else np.array(self.quadratic.build())
         if linear.shape != (self.d,) or quadratic.shape != (self.d, self.d):
             raise InputError(f"`initial.linear` and `initial.quadratic` must have the dimension d = {self.d}")
-        return 1 + x @ linear + np.sum(x @ quadratic * x, axis=1)
+        return linear, quadratic
 
 
 class SphereDensity(SphereLaw):
-    """[initial] the law "sphere_density" as about n quadrature tokens."""
+    """[initial] the law "sphere_density" as about n quadrature tokens; with a key, as n independent ones."""
 
     n: int
+    key: int | None = None
 
     def build(self) -> Tokens:
         """The tokens."""
+        if self.key is not None:
+            return initial.sampled(self.of_points, self.n, self.d, self.key, self.most)
         return initial.sphere_density(self.of_points, self.n, self.d)
 
 

@@ -22,6 +22,7 @@ from tokenfield.papers.clustering import (
     synchronisation,
     uniform_instability,
 )
+from tokenfield.sweep import pairs
 
 NAMES = {
     "clustering-fig1", "clustering-fig2", "clustering-fig3", "clustering-fig4", "lojasiewicz", "pl",
@@ -158,10 +159,10 @@ def test_velocity_and_pairs_of_a_system_are_those_of_the_model():
     theta = np.random.default_rng(0).uniform(0, 2 * np.pi, size=(7, 3))
     beta = np.array([0.5, 3.0, 9.0])
     ones = jnp.ones(theta.shape)
-    found = np.asarray(phase_diagram.velocity(jnp.asarray(theta), ones, jnp.asarray(beta)))
+    found = np.asarray(pairs.velocity(jnp.asarray(theta), ones, jnp.asarray(beta)))
     close = theta.copy()
     close[1], close[4] = close[0] + 0.02, close[3] + 0.05
-    share = np.asarray(phase_diagram.met(jnp.asarray(close), ones))
+    share = np.asarray(pairs.met(jnp.asarray(close), ones))
     for k in range(3):
         x = np.stack([np.cos(theta[:, k]), np.sin(theta[:, k])], axis=1)
         v = np.asarray(shared.softmax(beta[k]).velocity(tkf.Tokens(x)))
@@ -173,7 +174,7 @@ def test_velocity_and_pairs_of_a_system_are_those_of_the_model():
 @pytest.mark.slow
 def test_merging_tokens_halving_steps_and_inner_products_change_nothing():
     """Angles with and without merging, with half the step, and by inner products in NumPy."""
-    theta, betas = phase_diagram.start(40, key=2), np.array([0.5, 4.0])
+    theta, betas = pairs.start(40, 2, 32), np.array([0.5, 4.0])
     kept = phase_diagram.shares(theta, betas, 60, merge=False)
     np.testing.assert_allclose(phase_diagram.shares(theta, betas, 60).share, kept.share, atol=6e-5)
     finer = phase_diagram.shares(theta, betas, 60, step=0.05, stride=4)
@@ -189,7 +190,7 @@ def test_merged_tokens():
     """Two clusters, one of them across 2π, and a lone token; an empty row stays empty."""
     theta = np.array([[6.28315, 1.0], [1.0, 2.0], [1.00005, 3.0], [0.00002, 0.0]])
     mass = np.array([[2.0, 1.0], [1.0, 1.0], [3.0, 1.0], [1.0, 0.0]])
-    found, total, count = phase_diagram.merged(theta, mass)
+    found, total, count = pairs.merged(theta, mass)
     assert count.tolist() == [2, 3]
     np.testing.assert_allclose(total, [[3, 1], [4, 1], [0, 1], [0, 0]])
     first = (2 * (6.28315 - 2 * np.pi) + 0.00002) / 3

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
+import tokenfield as tkf
 from tokenfield import initial
 from tokenfield.papers import low_temperature, recipe
 from tokenfield.papers.low_temperature import (
@@ -90,9 +91,9 @@ def test_sharp_rate_of_the_worked_case():
 
 
 @pytest.mark.slow
-def test_tokens_end_where_v_takes_them():
+def test_tokens_end_where_v_takes_them(tmp_path):
     case = terminal.Case("small", (0.5, 2), (1, 0.5), 20, 100, 30)
-    ended = terminal.follow(case)
+    (ended,) = terminal.ended([case], tkf.sweep(terminal.grid([case]), 0, store=tmp_path / "s"))
     assert terminal.checks(ended)[0].passed
     # and not where V Bᵀ does
     assert ended.phases.to_limit[-1] > 1.5

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from tokenfield.errors import InputError, RunError
+from tokenfield.errors import InputError, RunError, require
 from tokenfield.store import as_path
 from tokenfield.sweep.cells import DONE, FAILED, Cells, DamagedError, Stored, is_sweep, open_grid
 from tokenfield.sweep.grid import Axis, Grid, draws
+from tokenfield.trajectory import Trajectory
 
 #: Values of `state`.
 MISSING, COMPLETE, FAILURE = 0, 1, 2
@@ -151,10 +152,43 @@ def _keys(value: Any, name: str) -> Iterator[tuple[str, int]]:
     if isinstance(value, list):
         value = {str(k): v for k, v in enumerate(value)}
     if isinstance(value, dict):
-        if draws(value):
+        if draws(value) or ("law" in value and "key" in value):
             yield f"{name}.key", value["key"]
         for key, inner in value.items():
             yield from _keys(inner, f"{name}.{key}" if name else key)
+
+
+def trajectory(cell: xr.Dataset) -> Trajectory:
+    """One cell of a sweep of `simulate`, as `dataset.isel(...)` or `sel` gives it, as the run it was.
+
+    The tokens are those at the times that `run.snapshots` kept; all diagnostics take it.
+    """
+    require(isinstance(cell, xr.Dataset) and "state" in cell, "cell", "be a cell of a sweep's dataset",
+            type(cell).__name__)  # fmt: skip
+    require(
+        cell.state.ndim == 0, "cell", "be one cell", f"a grid over {', '.join(map(str, cell.state.dims))}"
+    )
+    require("x" in cell, "cell", "hold tokens (`run.snapshots` says at which times)", "without any")
+    # cells of several sizes stand in one array, filled up with NaN
+    n = int(np.sum(np.isfinite(cell.token_weights)))
+    ts, snapshots = (
+        _known(cell[name] if name in cell else cell[f"{name}s"]) for name in ("time", "snapshot")
+    )
+    x = cell.x.values[: len(snapshots), :n]
+    x = x[..., ~np.isnan(x).all(axis=(0, 1))]
+    measured = {
+        str(name): values.values[: len(ts)]
+        for name, values in cell.data_vars.items()
+        if values.ndim and values.dims[0] in ("time", "time_index") and name != "times"
+    }
+    return Trajectory(
+        ts=ts, x=x, weights=cell.token_weights.values[:n], snapshot_ts=snapshots, measured=measured,
+        stats={}, inputs={}, status=str(cell.status.values), complete=int(cell.state) == COMPLETE,
+    )  # fmt: skip
+
+
+def _known(values: xr.DataArray) -> np.ndarray:
+    return values.values[np.isfinite(values.values)]
 
 
 # -- files for other programs

@@ -52,7 +52,7 @@ STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,79}")
 #: Names of dimensions and variables that an axis cannot have.
 TAKEN = (
     "time", "record", "snapshot", "token", "dim", "x", "token_weights", "state", "status", "cell",
-    "rho", "nodes", "masses", "node", "coordinate", "resolved",
+    "rho", "nodes", "masses", "node", "coordinate", "resolved", "share",
 )  # fmt: skip
 
 
@@ -336,7 +336,7 @@ def _sow(settings: dict[str, Any], seed: int) -> int:
 def draws(table: Mapping[str, Any]) -> bool:
     """Whether a table of settings describes something random; laws without n are densities, not tokens."""
     named = (table.get("law") in RANDOM_LAWS and "n" in table) or table.get("kind") in RANDOM_SOLVERS
-    return named or bool(set(table) & set(RANDOM))
+    return named or "systems" in table or bool(set(table) & set(RANDOM))
 
 
 def _random(value: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

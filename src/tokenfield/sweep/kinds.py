@@ -15,6 +15,6 @@ are runs of `simulate`. Kinds whose cells are always alone need no `together`.
 
 from types import ModuleType
 
-from tokenfield.sweep import mean_field, simulation
+from tokenfield.sweep import mean_field, pairs, simulation
 
-KINDS: dict[str, ModuleType] = {"simulate": simulation, "density": mean_field}
+KINDS: dict[str, ModuleType] = {"simulate": simulation, "density": mean_field, "pairs": pairs}

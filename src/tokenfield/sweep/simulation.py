@@ -35,8 +35,9 @@ sections = ("weights", "model", "noise", "initial", "times", "solver", "run")
 LARGEST = 128
 #: Lanes of one program, tokens in all of them, and bytes of their records.
 LANES, TOKENS, BYTES = 256, 4096, 2**26
-#: Laws of which the number of tokens is plain from the settings.
+#: Laws of which the number of tokens is plain from the settings; and those of which it is if they have a key.
 COUNTED = ("uniform", "von_mises_fisher", "cap", "equiangular", "circle_density")
+COUNTED_IF_DRAWN = ("sphere_density", "poisson")
 #: Beyond this β an energy overflows, which `simulate` refuses in a sentence.
 LARGEST_ENERGY = 700.0
 
@@ -65,7 +66,8 @@ def records(settings: dict[str, Any]) -> int:
 def together_if(settings: dict[str, Any]) -> str | None:
     """What lanes have to have in common; None for cells that are better off alone."""
     initial, run, solver = settings["initial"], settings["run"], settings["solver"]
-    small = initial["law"] in COUNTED and initial["n"] <= LARGEST
+    drawn = initial["law"] in COUNTED_IF_DRAWN and "key" in initial
+    small = (initial["law"] in COUNTED or drawn) and initial["n"] <= LARGEST
     plain_run = (
         "noise" not in settings
         and "key" not in solver
@@ -79,7 +81,8 @@ def together_if(settings: dict[str, Any]) -> str | None:
     if "energy" in run["measure"] and not 0 < beta <= LARGEST_ENERGY:
         return None
     model = {k: v for k, v in settings["model"].items() if k != "beta"}
-    dimension = initial.get("d") or len(initial.get("mean") or initial.get("centre") or (1, 1))
+    vector = initial.get("mean") or initial.get("centre") or initial.get("w") or (1, 1)
+    dimension = initial.get("d") or len(vector)
     count = len(config.parse(settings).times.build())
     common = [model, initial["law"], initial["n"], dimension, count, solver, run]
     return repr([*common, _shapes(settings["weights"])])

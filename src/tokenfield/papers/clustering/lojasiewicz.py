@@ -5,6 +5,9 @@ E_max − E = ε(1−ε)(e^β − e^{β cosθ})/β. At θ = π the velocity vani
 W2 = π√ε as small as you like. Near π the light atom waits: θ' = −e^{β cosθ}sinθ, whatever ε is.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -17,15 +20,19 @@ from scipy import integrate
 from tokenfield import figures
 from tokenfield.diagnostics.energy import deficit
 from tokenfield.diagnostics.transport import wasserstein
+from tokenfield.papers import declared
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
 from tokenfield.theory.clustering import pl_constant
 from tokenfield.theory.examples import near_dirac, near_dirac_deficit
 from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
 
 EXAMPLE = f"{shared.PAPER}, Example 2.2 (theory §3.6)"
 BETA = 1.0
 EPSILONS = (0.1, 0.01, 1e-3, 1e-4)
+#: Mass of the atom that is waited for.
+LIGHT = 0.1
 
 
 def pair(theta: Float[Array, ""], eps: Float[Array, ""]) -> Tokens:
@@ -55,11 +62,24 @@ def waiting_time(off: float) -> float:
     return float(integrate.quad(lambda y: np.exp(-BETA * np.tanh(y)), start, 0.0, epsrel=1e-12, limit=200)[0])
 
 
-def measured_wait(off: float, eps: float) -> float:
+def _offs(quick: bool) -> np.ndarray:
+    return np.array([1e-2, 1e-4, 1e-6]) if quick else np.logspace(-1, -8, 8)
+
+
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """Runs of the two atoms, by how far the light one is from the antipode."""
+    cases = [
+        {"initial": declared.atoms(pair(jnp.asarray(np.pi - off), jnp.asarray(LIGHT))),
+         "times.at": np.linspace(0, 1.5 * waiting_time(off) + 1, 201).tolist()}
+        for off in _offs(quick)
+    ]  # fmt: skip
+    flow = {"weights": {"identity": 2}, "model": {"kind": "unnormalised", "beta": BETA}}
+    return {"waits": flow | shared.declared_runs(list(range(201))) | {"sweep": declared.together(cases)}}
+
+
+def measured_wait(run: Trajectory) -> float:
     """The same from a run of the two atoms, whose angle passes π/2."""
-    last = 1.5 * waiting_time(off) + 1
-    ts = np.linspace(0, last, 201)
-    x = np.asarray(shared.run(shared.usa(BETA), pair(jnp.asarray(np.pi - off), jnp.asarray(eps)), ts).x)
+    ts, x = np.asarray(run.ts), np.asarray(run.x)
     cosine = np.sum(x[:, 0] * x[:, 1], axis=1)
     k = int(np.argmax(cosine > 0))
     # a parabola through three points of the inner product
@@ -67,18 +87,14 @@ def measured_wait(off: float, eps: float) -> float:
     return float(np.polyval(fit, 0.0))
 
 
-def run(quick: bool, progress: Progress) -> Result:
+def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
     theta = np.linspace(0.01, np.pi, 80 if quick else 400)
     curves = []
     for k, eps in enumerate(EPSILONS):
-        progress(0.5 * k / len(EPSILONS), f"ε = {eps:g}")
+        progress(k / len(EPSILONS), f"ε = {eps:g}")
         curves.append(np.asarray(speed_and_deficit(jnp.asarray(theta), jnp.asarray(eps))))
-    offs = np.array([1e-2, 1e-4, 1e-6]) if quick else np.logspace(-1, -8, 8)
-    waits = []
-    for k, off in enumerate(offs):
-        progress(0.5 + 0.5 * k / len(offs), f"waiting, off by {off:.0e}")
-        waits.append(measured_wait(float(off), 0.1))
+    offs, waits = _offs(quick), [measured_wait(each) for each in declared.runs(found["waits"])]
     seen = np.stack(curves)
     data = xr.Dataset(
         {"speed": (("eps", "theta"), seen[:, 0]), "deficit": (("eps", "theta"), seen[:, 1]),
@@ -87,12 +103,15 @@ def run(quick: bool, progress: Progress) -> Result:
     )  # fmt: skip
     rows = [{"eps": eps, "W2 to the Dirac": np.pi * np.sqrt(eps), "speed at π": float(c[0, -1]),
              "deficit at π": float(c[1, -1])} for eps, c in zip(EPSILONS, curves, strict=True)]  # fmt: skip
-    found = checks(theta, seen, offs, np.array(waits))
-    return Result(found, rows, data, figure(theta, seen, offs, np.array(waits)))
+    checked = checks(theta, seen, offs, np.array(waits))
+    return Result(checked, rows, data, figure(theta, seen, offs, np.array(waits)))
 
 
 RECIPE = Recipe(
-    "lojasiewicz", "Example 2.2: no Łojasiewicz inequality near a Dirac, deficit against speed", run
+    "lojasiewicz",
+    "Example 2.2: no Łojasiewicz inequality near a Dirac, deficit against speed",
+    run,
+    grids,
 )
 
 

@@ -5,25 +5,18 @@ meet by t ≈ 10; at large β the share stops at a plateau of several clusters, 
 curve is the equiangular system (d ≥ n, ρ_0 = 0): tokens in many dimensions follow it, those of the circle do
 not.
 
-Systems lie along the last axis, so that one compiled loop over the tokens serves 128 of them; they are
-independent and shared among threads. Tokens that have come within 10⁻⁴ go on as one heavier token (its
-equation is the same up to the square of that), so that late times cost little, and a system whose tokens have
-all met is not carried on.
+All systems at one β are one cell of a sweep (`sweep/pairs.py`).
 """
 
-import os
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import xarray as xr
-from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
@@ -31,15 +24,13 @@ from matplotlib.figure import Figure
 from tokenfield import figures
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
+from tokenfield.sweep import pairs
+from tokenfield.sweep.pairs import MET
 from tokenfield.theory.reductions import equiangular, lorentz
 
-#: Tokens per system; how close a pair is that has met; step of the Runge–Kutta formula; steps per saved time.
-N, MET, STEP, STRIDE = 32, 1e-3, 0.1, 2
+#: Tokens per system; step of the Runge–Kutta formula; steps per saved time.
+N, STEP, STRIDE = 32, 0.1, 2
 LAST = 30.0
-#: Systems that are carried together, and saved times between two looks for finished systems.
-TOGETHER, BLOCK = 128, 10
-#: Tokens closer than this go on as one; numbers of rows that are compiled.
-CLOSE, SIZES = 1e-4, (2, 4, 8, 16, 32)
 #: Dimension of the second panel: pairs of its random tokens are nearly orthogonal.
 HIGH = 1024
 
@@ -52,52 +43,6 @@ class Diagram(NamedTuple):
     share: np.ndarray
 
 
-def velocity(
-    theta: Float[Array, "n systems"], mass: Float[Array, "n systems"], beta: Float[Array, "systems"]
-) -> Float[Array, "n systems"]:
-    """Softmax flow on the circle in angles: Σ_j e^{β cos s}sin s / Σ_j e^{β cos s}, s = θ_j − θ_i."""
-    c, s = jnp.cos(theta), jnp.sin(theta)
-
-    def add(j: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        # without the barrier the exponential would be computed three times
-        pull = lax.optimization_barrier(mass[j] * jnp.exp(beta * (c * c[j] + s * s[j] - 1)))
-        return sums[0] + pull * c[j], sums[1] + pull * s[j], sums[2] + pull
-
-    zero = jnp.zeros_like(theta)
-    along, across, mass = lax.fori_loop(0, len(theta), add, (zero, zero, zero))
-    return (c * across - s * along) / mass
-
-
-def met(theta: Float[Array, "n systems"], mass: Float[Array, "n systems"]) -> Float[Array, "systems"]:
-    """Share of the pairs of every system that have met; `mass`: how many tokens go together."""
-    c, s, n = jnp.cos(theta), jnp.sin(theta), jnp.sum(mass, axis=0)
-
-    def add(j: Array, count: Array) -> Array:
-        return count + mass[j] * jnp.sum(mass * (c * c[j] + s * s[j] >= 1 - MET), axis=0)
-
-    count = lax.fori_loop(0, len(theta), add, jnp.zeros(theta.shape[1]))
-    return (count - n) / (n * (n - 1))
-
-
-@partial(jax.jit, static_argnames=("saves", "stride"))
-def advance(
-    theta: Array, mass: Array, beta: Array, step: Array, saves: int, stride: int
-) -> tuple[Array, Array]:
-    """Carry systems over `saves` times of `stride` steps each: where they end, and their shares."""
-
-    def move(_: Array, a: Array) -> Array:
-        k1 = velocity(a, mass, beta)
-        k2 = velocity(a + step / 2 * k1, mass, beta)
-        k3 = velocity(a + step / 2 * k2, mass, beta)
-        return a + step / 6 * (k1 + 2 * k2 + 2 * k3 + velocity(a + step * k3, mass, beta))
-
-    def save(a: Array, _: None) -> tuple[Array, Array]:
-        a = lax.fori_loop(0, stride, move, a)
-        return a, met(a, mass)
-
-    return lax.scan(save, theta, None, length=saves)
-
-
 def shares(
     theta0: Float[np.ndarray, "n systems"],
     betas: np.ndarray,
@@ -105,91 +50,14 @@ def shares(
     step: float = STEP,
     stride: int = STRIDE,
     merge: bool = True,
-    progress: Callable[[float], None] = lambda done: None,
 ) -> Diagram:
-    """Share of pairs that have met at the times 0, stride·step, …, for every β from the same systems.
-
-    With `merge`, tokens that are together go on as one, and systems of one cluster do not go on.
-    """
-    systems, total = theta0.shape[1], np.zeros((len(betas), saves + 1))
-    total[:, 0] = np.sum(np.asarray(met(jnp.asarray(theta0), jnp.ones(theta0.shape))))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for row, beta in enumerate(betas):
-            groups, done = [(theta0, np.ones(theta0.shape))], 0
-            for first in range(0, saves, BLOCK):
-                count = min(BLOCK, saves - first)
-                carry = partial(_carry, beta=float(beta), step=step, saves=count, stride=stride)
-                parts = list(pool.map(carry, [chunk for group in groups for chunk in _chunks(*group)]))
-                seen = np.sum([np.sum(part[2], axis=1) for part in parts], axis=0) if parts else 0.0
-                total[row, first + 1 : first + 1 + count] = done + seen
-                if merge:
-                    groups = _regroup([part[:2] for part in parts])
-                    done = systems - sum(theta.shape[1] for theta, _ in groups)
-                else:
-                    groups = [(part[0], part[1]) for part in parts]
-            progress((row + 1) / len(betas))
-    return Diagram(np.asarray(betas), stride * step * np.arange(saves + 1), total / systems)
-
-
-#: Angles and masses of systems with the same number of rows, (rows, systems) each.
-Group = tuple[np.ndarray, np.ndarray]
-
-
-def _chunks(theta: np.ndarray, mass: np.ndarray) -> list[Group]:
-    cuts = range(0, theta.shape[1], TOGETHER)
-    return [(theta[:, k : k + TOGETHER], mass[:, k : k + TOGETHER]) for k in cuts]
-
-
-def _carry(
-    group: Group, beta: float, step: float, saves: int, stride: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One chunk, padded to the size that is compiled: angles, masses, and shares (saves, systems)."""
-    theta, mass = group
-    room = ((0, 0), (0, TOGETHER - theta.shape[1]))
-    padded = jnp.asarray(np.pad(theta, room)), jnp.asarray(np.pad(mass, room, constant_values=1.0))
-    end, seen = advance(*padded, jnp.full(TOGETHER, beta), jnp.asarray(step), saves, stride)
-    return np.asarray(end)[:, : theta.shape[1]], mass, np.asarray(seen)[:, : theta.shape[1]]
-
-
-def _regroup(parts: list[Group]) -> list[Group]:
-    """Systems with their tokens merged, by the number of rows they need; those of one cluster are done."""
-    sizes: dict[int, list[Group]] = {}
-    for theta, mass in parts:
-        theta, mass, count = merged(theta, mass)
-        for size in SIZES:
-            here = (count > 1) & (count <= size) & (count > size // 2)
-            if np.any(here) and size <= len(theta):
-                sizes.setdefault(size, []).append((theta[:size, here], mass[:size, here]))
-    return [
-        (np.concatenate([t for t, _ in groups], axis=1), np.concatenate([m for _, m in groups], axis=1))
-        for groups in sizes.values()
-    ]
-
-
-def merged(theta: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens closer than `CLOSE` to the next as one at their mean, clusters first; and how many there are.
-
-    Rows beyond a system's clusters have the mass 0.
-    """
-    n, systems = theta.shape
-    theta = np.where(mass > 0, theta % (2 * np.pi), np.inf)
-    order = np.argsort(theta, axis=0)
-    theta, mass = np.take_along_axis(theta, order, 0), np.take_along_axis(mass, order, 0)
-    theta = np.where(mass > 0, theta, theta[0])  # empty rows lie with the first and weigh nothing
-    new = np.diff(theta, axis=0, prepend=-np.inf) > CLOSE
-    new &= mass > 0
-    label = np.cumsum(new, axis=0) - 1
-    label = np.where(mass > 0, label, 0)
-    count = label.max(axis=0) + 1
-    # the last cluster may go on beyond 2π: it is the first one then
-    last = np.max(np.where(mass > 0, theta, -np.inf), axis=0)
-    wraps = (theta[0] + 2 * np.pi - last <= CLOSE) & (count > 1)
-    back = wraps & (label == count - 1)
-    theta, label, count = np.where(back, theta - 2 * np.pi, theta), np.where(back, 0, label), count - wraps
-    place = (label * systems + np.arange(systems)).ravel()
-    total = np.bincount(place, mass.ravel(), n * systems).reshape(n, systems)
-    mean = np.bincount(place, (mass * theta).ravel(), n * systems).reshape(n, systems)
-    return np.divide(mean, total, out=np.zeros_like(mean), where=total > 0), total, count
+    """What cells of the sweep compute, for given systems: the share at the times 0, stride·step, …, by β."""
+    with ThreadPoolExecutor(pairs.threads()) as pool:
+        rows = [
+            np.concatenate(list(pairs.parts(pool, theta0, float(beta), saves, step, stride, merge)))
+            for beta in betas
+        ]
+    return Diagram(np.asarray(betas), stride * step * np.arange(saves + 1), np.stack(rows))
 
 
 def any_dimension(
@@ -244,33 +112,34 @@ def half_times(diagram: Diagram) -> np.ndarray:
     return np.array(found)
 
 
-def start(systems: int, key: int = 0) -> np.ndarray:
-    """Uniform angles, (n, systems)."""
-    return np.random.default_rng(key).uniform(0, 2 * np.pi, size=(N, systems))
-
-
 def random_tokens(systems: int, d: int, key: int) -> np.ndarray:
     """Uniform tokens on the sphere of R^d, (systems, n, d)."""
     x = np.random.default_rng(key).normal(size=(systems, N, d))
     return x / np.linalg.norm(x, axis=2, keepdims=True)
 
 
-def run(quick: bool, progress: Progress) -> Result:
+def grid(betas: np.ndarray, systems: int) -> dict[str, Any]:
+    """The sweep over β."""
+    carried = {"n": N, "systems": systems, "key": 0, "stop": LAST, "step": STEP, "stride": STRIDE}
+    return {"pairs": carried, "sweep": {"pairs": {"beta": betas.tolist()}}}
+
+
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """The diagram in two dimensions."""
+    return {"circle": grid(np.linspace(0.3, 9, 16), 128) if quick else grid(np.linspace(0.1, 9, 90), 2048)}
+
+
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
-    betas = np.linspace(0.3, 9, 16) if quick else np.linspace(0.1, 9, 90)
-    theta0 = start(128 if quick else 2048)
-    saves = round(LAST / (STRIDE * STEP))
-    flat = shares(
-        theta0,
-        betas,
-        saves,
-        progress=lambda done: progress(0.8 * done, f"d = 2, {round(done * len(betas))} values of β"),
-    )
-    progress(0.8, f"d = {HIGH}")
+    found = swept["circle"]
+    systems = int(json.loads(found.attrs["declaration"])["pairs"]["systems"])
+    betas, saves = found.beta.values, round(LAST / (STRIDE * STEP))
+    flat = Diagram(betas, found.time.values, found.share.transpose("beta", "time").values)
+    progress(0.0, f"d = {HIGH}")
     cold = np.arange(0.5, 9.1, 0.5 if quick else 0.25)
     high = any_dimension(random_tokens(1 if quick else 4, HIGH, key=1), cold, saves)
-    progress(0.95, "β = 0 exactly")
-    boosted = exact_at_zero(theta0[:, :32])
+    progress(0.75, "β = 0 exactly")
+    boosted = exact_at_zero(pairs.start(systems, 0, N)[:, :32])
     data = xr.Dataset(
         {"share": (("beta", "time"), flat.share), "share_high": (("beta_high", "time"), high.share),
          "equiangular": ("beta", equiangular_times(betas))},
@@ -279,15 +148,14 @@ def run(quick: bool, progress: Progress) -> Result:
     rows = [{"beta": b, "half met, d = 2": h, "equiangular": e, "share at the end": s}
             for b, h, e, s in zip(betas, half_times(flat), equiangular_times(betas), flat.share[:, -1],
                                   strict=True)]  # fmt: skip
-    return Result(
-        checks(flat, high, boosted, theta0.shape[1]), rows, data, figure(flat, high, theta0.shape[1])
-    )
+    return Result(checks(flat, high, boosted, systems), rows, data, figure(flat, high, systems))
 
 
 RECIPE = Recipe(
     "phase-diagram",
     "share of pairs that have met over β and time, many small systems, equiangular curve",
     run,
+    grids,
 )
 
 

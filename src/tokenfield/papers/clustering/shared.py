@@ -1,5 +1,7 @@
 """What the recipes of this paper share: the flow with B = V = I, its runs, circles with atoms on them."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
@@ -7,6 +9,7 @@ from matplotlib.patches import Circle
 
 from tokenfield import figures
 from tokenfield.models import Mirrored, Model, SoftmaxAttention, UnnormalisedAttention
+from tokenfield.papers import declared
 from tokenfield.simulate import simulate
 from tokenfield.solvers import Adaptive
 from tokenfield.symmetry import half, whole
@@ -34,6 +37,12 @@ def softmax(beta: float, d: int = 2) -> SoftmaxAttention:
 def run(model: Model, tokens: Tokens, ts: np.ndarray, tolerance: float = 1e-10) -> Trajectory:
     """A run with the direct sums at a tolerance that leaves the errors to the theory."""
     return simulate(model, tokens, ts, Adaptive(rtol=tolerance, atol=1e-2 * tolerance), "direct")
+
+
+def declared_runs(snapshots: list[int], tolerance: float = 1e-10) -> dict[str, Any]:
+    """The sections of a sweep of such runs that say how they are computed, and what is kept."""
+    solver = declared.adaptive(Adaptive(rtol=tolerance, atol=1e-2 * tolerance))
+    return {"solver": solver, "run": {"measure": [], "snapshots": snapshots, "summation": "direct"}}
 
 
 def even_run(model: Model, tokens: Tokens, ts: np.ndarray, tolerance: float = 1e-10) -> Trajectory:

@@ -6,7 +6,8 @@ The density is 1 + ½cosθ about an axis; its tokens lie in rings about the axis
 neighbourhood the flow blows up.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -15,15 +16,18 @@ from matplotlib.figure import Figure
 
 from tokenfield import figures
 from tokenfield.diagnostics.rates import Fit, fit_rate
+from tokenfield.papers import declared
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, near
 from tokenfield.theory.clustering import synchronisation_rate
 from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
 
 SHARP = "theory §3.8: min(e^β, (d−1)e^(−β)/2)"
 BETA = 0.1
 #: How strongly rings crowd at the antipode: the innermost is about e^{−this} away.
 GRADING = 18.0
+DIMENSIONS, TS = (2, 3, 5), np.linspace(0, 16, 81)
 #: R of the circle at t = 2, 4, 6, 10 (theory §3.8).
 PRINTED = {2.0: 0.60330179, 4.0: 0.90740024, 6.0: 0.98456383, 10.0: 0.99958644}
 
@@ -53,10 +57,19 @@ def rings(d: int, count: int) -> Tokens:
     return Tokens(x.reshape(-1, d), weights / weights.sum())
 
 
-def follow(d: int, count: int, ts: np.ndarray) -> Decay:
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """A run for every dimension."""
+    count = 80 if quick else 200
+    cases = [{"weights.identity": d, "initial": declared.atoms(rings(d, count))} for d in DIMENSIONS]
+    flow = {"model": {"kind": "unnormalised", "beta": BETA}, "times": {"at": TS.tolist()}}
+    return {"decay": flow | shared.declared_runs(list(range(len(TS))), 1e-9)
+            | {"sweep": declared.together(cases)}}  # fmt: skip
+
+
+def followed(run: Trajectory) -> Decay:
     """The run in R^d and its late rate."""
-    run = shared.run(shared.usa(BETA, d), rings(d, count), ts, 1e-9)
-    x, w = np.asarray(run.x), np.asarray(run.weights)
+    x, w, ts = np.asarray(run.x), np.asarray(run.weights), np.asarray(run.ts)
+    d = x.shape[2]
     pole = np.eye(d)[0]
     angle = 2 * np.arctan2(np.linalg.norm(x - pole, axis=2), np.linalg.norm(x + pole, axis=2))
     distance = np.sqrt(angle**2 @ w)
@@ -64,24 +77,23 @@ def follow(d: int, count: int, ts: np.ndarray) -> Decay:
     return Decay(d, ts, distance, np.abs(x[:, :, 0] @ w), fit_rate(ts[late], distance[late], "exponential"))
 
 
-def run(quick: bool, progress: Progress) -> Result:
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
-    ts = np.linspace(0, 16, 81)
-    found = []
-    for k, d in enumerate((2, 3, 5)):
-        progress(k / 3, f"d = {d}")
-        found.append(follow(d, 80 if quick else 200, ts))
+    progress(0.0, "rates")
+    found = [followed(each) for each in declared.runs(swept["decay"])]
     data = xr.Dataset(
         {"W2": (("d", "time"), np.stack([each.distance for each in found])),
          "R": (("d", "time"), np.stack([each.order for each in found]))},
-        {"d": [each.d for each in found], "time": ts},
+        {"d": [each.d for each in found], "time": TS},
     )  # fmt: skip
     rows = [{"d": each.d, "rate": each.fit.rate, "from": each.fit.interval[0], "to": each.fit.interval[1],
              "predicted": synchronisation_rate(BETA, each.d)} for each in found]  # fmt: skip
     return Result(checks(found), rows, data, figure(found))
 
 
-RECIPE = Recipe("synchronisation", "Theorem 2.4: W2 to the limit against the sharp rate, d = 2, 3, 5", run)
+RECIPE = Recipe(
+    "synchronisation", "Theorem 2.4: W2 to the limit against the sharp rate, d = 2, 3, 5", run, grids
+)
 
 
 def checks(found: list[Decay]) -> list[Check]:

@@ -5,7 +5,8 @@ are small, each grows by itself. Rates are l(l+d−2)λ_l/β for the unnormalise
 softmax. The fastest degree, about √β, says how many clusters form first.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -15,11 +16,13 @@ from matplotlib.ticker import MaxNLocator
 from scipy import special
 
 from tokenfield import figures, initial
+from tokenfield.papers import declared
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, near
 from tokenfield.theory.clustering import fastest_degree, growth_rate
 from tokenfield.theory.inputs import Flow
 from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
 
 RATES = "theory §3.4: l(l+d−2)λ_l/β, over λ_0 for softmax"
 #: Size of the harmonics at the start.
@@ -54,38 +57,61 @@ def harmonics(x: np.ndarray, top: int) -> np.ndarray:
                      for degree in range(1, top + 1)])  # fmt: skip
 
 
-def measure(d: int, beta: float, flow: Flow, top: int, n: int) -> Growth:
-    """Grow harmonics on the uniform law for a third of the fastest e-folding time."""
+def _top(d: int, beta: float) -> int:
+    """The highest degree that is measured."""
+    return 2 * fastest_degree(d, beta) + 2
+
+
+def case(d: int, beta: float, flow: Flow, n: int) -> declared.Case:
+    """Harmonics on the uniform law, and a third of the fastest e-folding time."""
+    top = _top(d, beta)
     flat = initial.circle_density(np.ones_like, n) if d == 2 else initial.sphere_density(
         lambda x: np.ones(len(x)), n, d)  # fmt: skip
     shapes = harmonics(np.asarray(flat.x), top)
     weights = np.asarray(flat.weights) * (1 + SMALL * shapes.sum(axis=0))
-    model = shared.usa(beta, d) if flow == "unnormalised" else shared.softmax(beta, d)
     last = 0.3 / float(np.max(growth_rate(d, beta, np.arange(1, top + 1), flow)))
-    run = shared.run(model, Tokens(flat.x, weights / weights.sum()), np.array([0.0, last]), 1e-12)
+    return {
+        "weights": {"identity": d},
+        "model": {"kind": flow, "beta": beta},
+        "initial": declared.atoms(Tokens(flat.x, weights / weights.sum())),
+        "times.at": [0.0, last],
+    }
+
+
+def measured(d: int, beta: float, flow: Flow, run: Trajectory) -> Growth:
+    """How fast the harmonics grew."""
+    top = _top(d, beta)
     size = [harmonics(np.asarray(run.tokens(k).x), top) @ np.asarray(run.weights) for k in (0, 1)]
-    return Growth(d, beta, flow, np.log(size[1] / size[0]) / last)
+    return Growth(d, beta, flow, np.log(size[1] / size[0]) / float(run.ts[-1]))
 
 
-def run(quick: bool, progress: Progress) -> Result:
-    """The recipe."""
+def _cases(quick: bool) -> list[tuple[int, float, Flow]]:
     flows: tuple[Flow, ...] = ("softmax", "unnormalised")
     betas = {2: (1.0, 5.0, 20.0, 50.0, 100.0), 3: (5.0,) if quick else (1.0, 5.0, 12.0)}
-    cases: list[tuple[int, float, Flow]] = [
-        (d, beta, flow) for d in betas for beta in betas[d] for flow in flows
-    ]
-    found = []
-    for k, (d, beta, flow) in enumerate(cases):
-        progress(k / len(cases), f"d = {d}, β = {beta:g}, {flow}")
-        top = 2 * fastest_degree(d, beta) + 2
-        found.append(measure(d, beta, flow, top, 256 if d == 2 else (800 if quick else 1800)))
+    return [(d, beta, flow) for d in betas for beta in betas[d] for flow in flows]
+
+
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """A run for every dimension, β and flow."""
+    cases = [case(*each, 256 if each[0] == 2 else (800 if quick else 1800)) for each in _cases(quick)]
+    return {"growth": shared.declared_runs([0, -1], 1e-12) | {"sweep": declared.together(cases)}}
+
+
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
+    """The recipe."""
+    progress(0.0, "harmonics")
+    runs = declared.runs(swept["growth"])
+    found = [measured(*each, run) for each, run in zip(_cases(quick), runs, strict=True)]
     variables = {f"rate_{k}": (f"degree_{k}", each.rates) for k, each in enumerate(found)}
     notes = {f"case_{k}": f"d = {g.d}, beta = {g.beta:g}, {g.flow}" for k, g in enumerate(found)}
     return Result(checks(found), _rows(found), xr.Dataset(variables, attrs=notes), figure(found))
 
 
 RECIPE = Recipe(
-    "uniform-instability", "growth of harmonics of every degree on the uniform law, and the fastest one", run
+    "uniform-instability",
+    "growth of harmonics of every degree on the uniform law, and the fastest one",
+    run,
+    grids,
 )
 
 

@@ -22,17 +22,13 @@ def demo(progress: Progress, n: int = 800) -> tuple[list[Check], Figure]:
     """Measured against predicted, and the figure."""
     tokens = worked.circle_tokens(n)
     grid = worked.limit_grid(worked.CIRCLE, BETAS, tokens, np.linspace(0, 24, 97))
+    cases = [terminal.Case(f"β = {beta:g}", (0.5, 2), (1, 0.5), beta, n, 50) for beta in ENDS]
+    declared = {"circle": grid, "to the end": terminal.grid(cases)}
     with tempfile.TemporaryDirectory() as place:
-        data = swept({"circle": grid}, Path(place), 0, lambda done, what: progress(0.7 * done, what))[
-            "circle"
-        ]
+        done = swept(declared, Path(place), 0, lambda done, what: progress(0.9 * done, what))
+    data, ended = done["circle"], terminal.ended(cases, done["to the end"])
     found = concentration.curves(worked.CIRCLE, tokens, data)
     bottoms = scaling.bottoms(worked.CIRCLE, data.isel(beta=slice(1, None)))
-    ended = []
-    for k, beta in enumerate(ENDS):
-        progress(0.7 + 0.08 * k, f"to the end, β = {beta:g}")
-        case = terminal.Case(f"β = {beta:g}", (0.5, 2), (1, 0.5), beta, n, 50)
-        ended.append(terminal.follow(case))
     checks = concentration.sharp_checks(concentration.CASES[:2], progress, (0.94, 1))
     checks += [concentration.cold_rate(found), *scaling.exponent_checks(bottoms)]
     checks += [terminal.checks(each)[0] for each in ended]

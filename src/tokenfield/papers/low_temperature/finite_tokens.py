@@ -9,6 +9,9 @@ uniform tokens what it reads is off from the continuum's A_d(β)u by, root mean 
 need as many, but then are off by far less.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -22,8 +25,10 @@ from tokenfield import figures, initial
 from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import wasserstein
 from tokenfield.models import SoftmaxAttention
+from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
+from tokenfield.sweep.dataset import trajectory
 from tokenfield.theory.concentration import laplace_gap
 from tokenfield.tokens import Tokens
 from tokenfield.weights import AttentionWeights
@@ -78,7 +83,22 @@ def crossover(ns: np.ndarray, errors: np.ndarray) -> float:
     return float(np.exp(np.log(ns[k]) + share * np.log(ns[k + 1] / ns[k])))
 
 
-def run(quick: bool, progress: Progress) -> Result:
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """Runs of the worked case on the circle over (law, β), and those that stand for the continuum."""
+    betas = [10.0, 100.0, 1000.0] if quick else [10.0, 100.0, 1000.0, 10000.0]
+    ns = [16, 64, 256] if quick else [16, 32, 64, 128, 256, 512]
+    ts, end = np.array([0.0, 4.0]), {"snapshots": [-1], "summation": "direct"}
+    tilted = {"law": "circle_density", "cos": [worked.TILT[0]], "sin": [worked.TILT[1]]}
+    laws = [tilted | {"n": n, "key": n} for n in ns] + [tilted | {"n": n} for n in ns]  # the order of `KINDS`
+    runs = worked.grid(worked.CIRCLE, betas, {}, ts, **end)
+    continuum = declared.atoms(worked.circle_tokens(1024, 0.8))
+    return {
+        "runs": runs | {"sweep": {"initial": laws} | runs["sweep"]},
+        "continuum": worked.grid(worked.CIRCLE, betas, continuum, ts, **end),
+    }
+
+
+def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
     # rare queries with an empty cap weigh much near the crossover: on the circle many draws, they are cheap
     draws = {2: 16, 3: 4} if quick else {2: 48, 3: 12}
@@ -91,13 +111,13 @@ def run(quick: bool, progress: Progress) -> Result:
     for d, (betas, ns) in grid.items():
         queries = np.asarray(initial.uniform(200, d, 99).x)
         for kind in KINDS:
-            progress({2: 0.0, 3: 0.3}[d] + 0.1 * KINDS.index(kind), f"what is read, d = {d}, {kind}")
+            progress({2: 0.0, 3: 0.5}[d] + 0.2 * KINDS.index(kind), f"what is read, d = {d}, {kind}")
             maps[d, kind] = _map(kind, d, betas, ns, queries, draws[d] if kind == "iid" else 1)
             needed[d, kind] = np.array([crossover(ns, row) for row in maps[d, kind]])
             checks.append(_slope(d, kind, betas, needed[d, kind]))
         checks.append(_amplitude(d, betas, ns, maps[d, "iid"]))
-    progress(0.6, "runs on the circle")
-    flow = _runs(quick, progress)
+    progress(0.95, "runs on the circle")
+    flow = _compared(found)
     rows = [{"d": d, "kind": kind, "beta": b, "n needed": n}
             for (d, kind), values in needed.items()
             for b, n in zip(grid[d][0], values, strict=True)]  # fmt: skip
@@ -108,6 +128,7 @@ RECIPE = Recipe(
     "finite-tokens",
     "n tokens against the continuum over (n, β): the crossover n ~ β^((d−1)/2), iid or quadrature",
     run,
+    grids,
 )
 
 
@@ -136,29 +157,23 @@ def _amplitude(d: int, betas: np.ndarray, ns: np.ndarray, errors: np.ndarray) ->
                 "variance of the weighted mean of a cap", relative=0.05)  # fmt: skip
 
 
-def _runs(quick: bool, progress: Progress) -> xr.DataArray:
+def _compared(found: Mapping[str, xr.Dataset]) -> xr.DataArray:
     """W2 between n tokens and the continuum at t = 4 of the worked case, over (kind, β, n)."""
-    betas = [10.0, 100.0, 1000.0] if quick else [10.0, 100.0, 1000.0, 10000.0]
-    ns = [16, 64, 256] if quick else [16, 32, 64, 128, 256, 512]
-    ts = np.array([0.0, 4.0])
-    values = np.zeros((2, len(betas), len(ns)))
-    reference = [worked.run(worked.CIRCLE, b, worked.circle_tokens(1024, 0.8), ts).tokens(-1) for b in betas]
-    for j, n in enumerate(ns):
-        progress(0.7 + 0.3 * j / len(ns), f"runs on the circle, n = {n}")
-        for i, tokens in enumerate((_sampled(n), worked.circle_tokens(n, 0.0))):
-            for k, beta in enumerate(betas):
-                end = worked.run(worked.CIRCLE, beta, tokens, ts).tokens(-1)
-                values[i, k, j] = wasserstein(end, reference[k]).value
+    runs, betas = found["runs"], found["continuum"].beta.values
+    continuum = [each.tokens(-1) for each in declared.runs(found["continuum"])]
+    ends = [
+        [trajectory(runs.isel(initial=j, beta=k)).tokens(-1) for j in range(runs.sizes["initial"])]
+        for k in range(len(betas))
+    ]
+    values = np.array([
+        [wasserstein(end, law).value for end in row] for row, law in zip(ends, continuum, strict=True)
+    ])  # fmt: skip
+    ns = [end.n for end in ends[0][: len(ends[0]) // 2]]
     return xr.DataArray(
-        values, {"kind": [0, 1], "beta_run": betas, "n_run": ns}, ("kind", "beta_run", "n_run")
+        np.moveaxis(values.reshape(len(betas), 2, len(ns)), 1, 0),
+        {"kind": [0, 1], "beta_run": betas, "n_run": ns},
+        ("kind", "beta_run", "n_run"),
     )
-
-
-def _sampled(n: int) -> Tokens:
-    """n independent tokens with the worked case's density, by rejection."""
-    rng = np.random.default_rng(n)
-    x = np.asarray(initial.uniform(8 * n, 2, n).x)
-    return Tokens(x[rng.uniform(size=8 * n) * 1.5 < worked.density(x)][:n])
 
 
 def _data(grid: dict, maps: dict, flow: xr.DataArray) -> xr.Dataset:

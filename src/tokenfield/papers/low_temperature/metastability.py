@@ -1,6 +1,8 @@
 """Concentrate, stay, leave, end: the phases of the worked case, found automatically, and their look on S²."""
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,6 +12,7 @@ from matplotlib.patches import Patch
 
 from tokenfield import figures
 from tokenfield.diagnostics.phases import Phases, phases
+from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, near
 from tokenfield.theory.concentration import concentration_rates
@@ -19,19 +22,27 @@ NAMES = ("concentration", "metastable", "escape", "terminal")
 SHADES = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
 
 
-def run(quick: bool, progress: Progress) -> Result:
-    """The recipe."""
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """Runs over β on the circle, and one on the sphere."""
     betas = (10.0, 100.0, 1000.0) if quick else (10.0, 100.0, 1000.0, 10000.0)
-    tokens, ts = worked.circle_tokens(600 if quick else 2000), np.linspace(0, 50, 201)
-    found = {}
-    for k, beta in enumerate(betas):
-        progress(k / (len(betas) + 1), f"circle, {worked.label(beta)}")
-        found[beta] = phases(worked.run(worked.CIRCLE, beta, tokens, ts), worked.CIRCLE)
-    progress(len(betas) / (len(betas) + 1), "sphere")
-    warm = 50.0 if quick else 200.0
-    sphere = worked.run(
-        worked.SPHERE, warm, worked.sphere_tokens(1250 if quick else 10_000), np.linspace(0, 40, 161)
+    circle, sphere = (
+        worked.circle_tokens(600 if quick else 2000),
+        worked.sphere_tokens(1250 if quick else 10_000),
     )
+    return {
+        "circle": worked.run_grid(worked.CIRCLE, betas, circle, np.linspace(0, 50, 201)),
+        "sphere": worked.run_grid(worked.SPHERE, [50.0 if quick else 200.0], sphere, np.linspace(0, 40, 161)),
+    }
+
+
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
+    """The recipe."""
+    found, betas = {}, swept["circle"].beta.values.tolist()
+    for k, (beta, each) in enumerate(zip(betas, declared.runs(swept["circle"]), strict=True)):
+        progress(k / (len(betas) + 1), f"phases on the circle, {worked.label(beta)}")
+        found[beta] = phases(each, worked.CIRCLE)
+    progress(len(betas) / (len(betas) + 1), "phases on the sphere")
+    warm, (sphere,) = float(swept["sphere"].beta[0]), declared.runs(swept["sphere"])
     seen = phases(sphere, worked.SPHERE)
     rows = [row for beta, each in found.items() for row in _rows(beta, 2, each)] + _rows(warm, 3, seen)
     return Result(checks(found, seen, warm), rows, _data(found, seen), figure(found, sphere, seen, warm))
@@ -41,6 +52,7 @@ RECIPE = Recipe(
     "metastability",
     "the phases of runs whose V and V Bᵀ disagree, found automatically; snapshots of each on S²",
     run,
+    grids,
 )
 
 

@@ -4,7 +4,9 @@ Once clusters are narrower than β^{−1/2} each moves by y' = P_y V y (theory �
 minus V's Rayleigh quotient on E, and comes to the dominant eigenspace of V at the gap of V.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -13,6 +15,7 @@ from matplotlib.figure import Figure
 
 from tokenfield import figures
 from tokenfield.diagnostics.phases import Phases, angle_to, phases
+from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
 from tokenfield.theory.spectral import dominant
@@ -71,11 +74,27 @@ class Ended:
         return float(np.asarray(end.weights) @ (angle_to(end, V.basis) < ENDED))
 
 
-def follow(case: Case) -> Ended:
-    """Run a case to its end."""
-    ts = np.linspace(0, case.last, int(4 * case.last) + 1)
-    run = worked.run(case.weights, case.beta, case.tokens(), ts)
-    return Ended(case, run, phases(run, case.weights))
+def grid(cases: Sequence[Case]) -> dict[str, Any]:
+    """The sweep of the cases to their ends."""
+    ts = [np.linspace(0, case.last, int(4 * case.last) + 1) for case in cases]
+    return {
+        "model": {"kind": "softmax"},
+        "solver": declared.adaptive(worked.SOLVER),
+        "sweep": declared.together(
+            {"weights": declared.attention(case.weights), "model.beta": float(case.beta),
+             "initial": declared.atoms(case.tokens()), "times.at": each.tolist(),
+             "run": {"measure": [], "snapshots": list(range(len(each))), "summation": "direct"}}
+            for case, each in zip(cases, ts, strict=True)
+        ),
+    }  # fmt: skip
+
+
+def ended(cases: Sequence[Case], found: xr.Dataset) -> list[Ended]:
+    """The runs of the sweep with their phases."""
+    return [
+        Ended(case, each, phases(each, case.weights))
+        for case, each in zip(cases, declared.runs(found), strict=True)
+    ]
 
 
 def checks(ended: Ended) -> list[Check]:
@@ -97,20 +116,25 @@ def checks(ended: Ended) -> list[Check]:
     ]  # fmt: skip
 
 
-def run(quick: bool, progress: Progress) -> Result:
-    """The recipe."""
-    # more tokens and a lower temperature in the full size
+def _cases(quick: bool) -> Sequence[Case]:
+    """More tokens and a lower temperature in the full size."""
     bigger = [Case(c.name, c.B, c.V, 2 * c.beta, 5 * c.n // 2, c.last + 10) for c in CASES]
-    all_ended = []
-    for k, case in enumerate(CASES if quick else bigger):
-        progress(k / len(CASES), case.name)
-        all_ended.append(follow(case))
+    return CASES if quick else bigger
+
+
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
+    """The recipe."""
+    progress(0.0, "phases")
+    all_ended = ended(_cases(quick), swept["cases"])
     found = [check for ended in all_ended for check in checks(ended)]
     return Result(found, _table(all_ended), _data(all_ended), figure(all_ended))
 
 
 RECIPE = Recipe(
-    "terminal", "where every token ends, d = 2, 3 and 8, simple and double top eigenvalues of V and V Bᵀ", run
+    "terminal",
+    "where every token ends, d = 2, 3 and 8, simple and double top eigenvalues of V and V Bᵀ",
+    run,
+    lambda quick: {"cases": grid(_cases(quick))},
 )
 
 

@@ -7,7 +7,9 @@ another eigenvalue or pair overtakes, it closes like |s − s*|.
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,10 +21,11 @@ from tokenfield import weights as ensembles
 from tokenfield.diagnostics.phases import angle_to
 from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
 from tokenfield.theory.spectral import limit
-from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
 
 SPECTRUM = (1.0, 0.7, 0.4, 0.1, -0.2, -0.5)
@@ -59,7 +62,23 @@ def transition(low: float, high: float) -> Transition:
     return Transition(s, abs(np.imag(turning.eigenvalue)) < 0.05, kind == "fixed")
 
 
-def run(quick: bool, progress: Progress) -> Result:
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """Zero-temperature runs at points of the path, each until long after its gap has done its work."""
+    tokens = worked.sphere_tokens(256 if quick else 2048, DIMENSION)
+    points = np.linspace(0.05, 0.95, 7 if quick else 13)
+    cases = [{"weights": declared.attention(weights_at(s)), "times.at": [0.0, _long(s)]} for s in points]
+    return {
+        "path": {
+            "model": {"kind": "zero-temperature"},
+            "initial": declared.atoms(tokens),
+            "solver": declared.adaptive(worked.SOLVER),
+            "run": {"measure": [], "snapshots": [0, -1], "summation": "direct"},
+            "sweep": declared.together(cases),
+        }
+    }
+
+
+def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
     path = np.linspace(0, 1, 101 if quick else 401)
     progress(0.0, "spectra along the path")
@@ -68,11 +87,12 @@ def run(quick: bool, progress: Progress) -> Result:
     changes = [transition(path[k], path[k + 1]) for k, (a, b) in enumerate(itertools.pairwise(limits))
                if a.kind != b.kind]  # fmt: skip
     checks = [_closing(change) for change in changes]
-    tokens = worked.sphere_tokens(256 if quick else 2048, DIMENSION)
-    simulated = np.linspace(0.05, 0.95, 7 if quick else 13)
-    for k, s in enumerate(simulated):
-        progress(0.2 + 0.8 * k / len(simulated), f"run at s = {s:.2f}")
-        checks.append(_simulated(s, tokens))
+    progress(0.5, "where the runs ended")
+    ended = declared.runs(found["path"])
+    checks += [
+        _simulated(s, each) for s, each in zip(np.linspace(0.05, 0.95, len(ended)), ended, strict=True)
+    ]
+    progress(0.6, "how the law moves")
     moved = np.array([_moved(s) for s in path])
     skew = np.array([_skew(s) for s in path])
     gaps = np.array([found.gap for found in limits])
@@ -92,6 +112,7 @@ RECIPE = Recipe(
     "training-drift",
     "how the limit law moves as B, V drift from symmetric to random; crossings as transitions",
     run,
+    grids,
 )
 
 
@@ -105,13 +126,16 @@ def _closing(change: Transition) -> Check:
     return near(name, power, 0.5 if change.merging else 1.0, BRANCH, absolute=0.03)
 
 
-def _simulated(s: float, tokens: Tokens) -> Check:
-    """Whether the zero-temperature flow ends where the limit says."""
+def _long(s: float) -> float:
+    """Many times the slowest time of the flow."""
     weights = weights_at(s)
-    where = limit(weights)
-    slow = float(np.linalg.norm(np.asarray(weights.B), 2))
-    found = worked.run(weights, np.inf, tokens, np.array([0.0, 25 * slow / where.gap]))
-    end = found.tokens(-1)
+    return 25 * float(np.linalg.norm(np.asarray(weights.B), 2)) / limit(weights).gap
+
+
+def _simulated(s: float, found: Trajectory) -> Check:
+    """Whether the zero-temperature flow ends where the limit says."""
+    where = limit(weights_at(s))
+    tokens, end = found.tokens(0), found.tokens(-1)
     if where.kind == "rotating":
         off = float(np.sqrt(end.weights @ angle_to(end, where.basis) ** 2))
         return at_most(f"s = {s:.2f}, rotating: rms angle to the circle in the end", off, 1e-3, ORBITS)

@@ -15,7 +15,8 @@ Independent tokens lose n^{−1/2} in every moment and cover space like n^{−1/
 smooth densities have moments to all digits, and W2 is their spacing, 1/n on the circle.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -27,12 +28,13 @@ from scipy.spatial import KDTree
 from tokenfield import density, figures, initial
 from tokenfield.diagnostics.transport import wasserstein
 from tokenfield.models import SoftmaxAttention
+from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.simulate import simulate
 from tokenfield.solvers import Adaptive
 from tokenfield.theory.reductions import lorentz, poisson_order, poisson_radius_order
 from tokenfield.tokens import Tokens
+from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
 
 KINDS = ("iid", "quadrature")
@@ -45,8 +47,6 @@ MODELS = {
 AXIS, RADIUS = np.eye(5)[0], 0.3
 #: Tokens of the reference on the circle for each token compared with it.
 FINER, FINEST = 8, 4 * 10**6
-#: Clouds are filled up to this size with tokens of weight 0.
-SMALL = 512
 #: Error of the moments that a density may have by its own account.
 ACCURACY = 1e-6
 
@@ -64,29 +64,67 @@ class Reference(NamedTuple):
     error: float
 
 
-def run(quick: bool, progress: Progress) -> Result:
-    """The recipe."""
-    sizes = {
+def _sizes(quick: bool) -> dict[int, list[int]]:
+    return {
         2: [64, 256, 1024] if quick else [100, 316, 1000, 3162, 10**4, 10**5, 10**6],
         3: [128, 512, 1152] if quick else [128, 512, 2048, 8192, 32_768, 10**6],
         5: [64, 256, 1024, 4096, 16_384] if quick else [100, 1000, 10**4, 10**5, 10**6],
     }
-    draws = {d: [24 if n < 3000 else 6 if n < 50_000 else 2 for n in ns] for d, ns in sizes.items()}
-    data, checks = {}, []
+
+
+def _keys(n: int, j: int) -> list[int]:
+    """Keys of the independent draws of n tokens, the j-th size: others for other n."""
+    return [1000 * j + k for k in range(24 if n < 3000 else 6 if n < 50_000 else 2)]
+
+
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """For d = 2 and 3 and every n a sweep: independent tokens, a cell for each draw, and quadrature ones."""
+    made = {}
+    for d, ns in _sizes(quick).items():
+        if d in MODELS:
+            made |= {f"d{d}-n{n}": _grid(d, n, _keys(n, j)) for j, n in enumerate(ns)}
+    return made
+
+
+def _grid(d: int, n: int, keys: list[int]) -> dict[str, Any]:
+    laws = [law(d, n, key) for key in keys] + [law(d, n, None)]
+    summation = "direct" if n <= worked.DIRECT else "auto"
+    return {
+        "weights": declared.attention(MODELS[d].weights),
+        "model": {"kind": "softmax", "beta": float(MODELS[d].beta)},
+        "times": {"at": TS[d].tolist()},
+        "solver": declared.adaptive(Adaptive(rtol=1e-7, atol=1e-9)),
+        "run": {"measure": [], "snapshots": list(range(len(TS[d]))), "summation": summation},
+        "sweep": {"initial": laws},
+    }
+
+
+def law(d: int, n: int, key: int | None) -> dict[str, Any]:
+    """[initial]: n independent tokens of 1 + ⟨tilt, x⟩ with a key, quadrature tokens without one."""
+    drawn = {} if key is None else {"key": key}
+    if d == 2:
+        return {"law": "circle_density", "n": n, "cos": [worked.TILT[0]], "sin": [worked.TILT[1]]} | drawn
+    return {"law": "sphere_density", "n": n, "d": d, "linear": list(worked.TILT)} | drawn
+
+
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
+    """The recipe."""
+    sizes, data, checks = _sizes(quick), {}, []
     for share, d in ((0.0, 2), (0.4, 3), (0.75, 5)):
         progress(share, f"the density, d = {d}")
         reference = {2: _circle, 3: _sphere, 5: _poisson}[d]()
         checks.append(at_most(f"error that the density states, d = {d}", reference.error, ACCURACY,
                               "two resolutions, the highest degrees, or a closed form"))  # fmt: skip
         found = {kind: [] for kind in KINDS}
-        for j, (n, repeats) in enumerate(zip(sizes[d], draws[d], strict=True)):
-            progress(share + 0.3 * (j + 0.5) / len(sizes[d]), f"tokens, d = {d}, n = {n}")
-            for kind in KINDS[: 1 if d == 5 else 2]:
-                keys = range(repeats if kind == "iid" else 1)
-                # other tokens for other n
-                found[kind].append(np.sqrt(np.mean(
-                    [_distances(d, kind, n, 1000 * j + key, reference) ** 2 for key in keys], axis=0
-                )))  # fmt: skip
+        for j, n in enumerate(sizes[d]):
+            progress(share + 0.3 * (j + 0.5) / len(sizes[d]), f"distances, d = {d}, n = {n}")
+            if d in MODELS:
+                *drawn, quadrature = map(_clouds, declared.runs(swept[f"d{d}-n{n}"]))
+                found["quadrature"].append(_distances(d, quadrature, reference))
+            else:
+                drawn = (_boosted(n, key) for key in _keys(n, j))
+            squares = [_distances(d, clouds, reference) ** 2 for clouds in drawn]
+            found["iid"].append(np.sqrt(np.mean(squares, axis=0)))
         for kind, values in found.items():
             if values:
                 data[d, kind] = np.stack(values)  # (n, times, distance)
@@ -98,26 +136,26 @@ RECIPE = Recipe(
     "mean-field-limit",
     "n tokens against the density over time: exponents of n for iid and quadrature tokens, d = 2, 3, 5",
     run,
+    grids,
 )
 
 #: The columns of what is measured.
 DISTANCES = ("moments", "nearest", "W2")
 
 
-def _distances(d: int, kind: str, n: int, key: int, reference: Reference) -> np.ndarray:
+def _distances(d: int, clouds: Sequence[Tokens], reference: Reference) -> np.ndarray:
     """(times, 3): error of the moments, mean distance to the nearest token, W2 (NaN if unknown)."""
-    tokens = _tokens(d, kind, n, key)
-    if d == 5:
-        clouds = [Tokens(x, tokens.weights) for x in lorentz(tokens.x, tokens.weights, TS[5])]
-    else:
-        clouds = _flowed(d, tokens)
     rows = []
     for k, cloud in enumerate(clouds):
         x = np.asarray(cloud.x)
         off = np.linalg.norm(_moments(cloud) - reference.moments[k])
         chord, _ = KDTree(x).query(reference.points[k])
         nearest = reference.masses[k] @ (2 * np.arcsin(np.minimum(chord / 2, 1)))
-        w2 = np.nan if d != 2 else wasserstein(cloud, _quantiles(reference, k, min(FINER * n, FINEST))).value
+        w2 = (
+            np.nan
+            if d != 2
+            else wasserstein(cloud, _quantiles(reference, k, min(FINER * cloud.n, FINEST))).value
+        )
         rows.append((off, nearest, w2))
     return np.array(rows)
 
@@ -128,28 +166,14 @@ def _moments(tokens: Tokens) -> np.ndarray:
     return np.concatenate([np.asarray(mean), np.asarray(second).ravel()])
 
 
-def _flowed(d: int, tokens: Tokens) -> list[Tokens]:
-    """The tokens at the times; small clouds run among tokens of weight 0, so that all share a program."""
-    rows = np.minimum(np.arange(max(tokens.n, SMALL)), tokens.n - 1)
-    weights = np.where(np.arange(len(rows)) < tokens.n, np.asarray(tokens.weights)[rows], 0.0)
-    summation = "direct" if tokens.n <= worked.DIRECT else "auto"
-    solver = Adaptive(rtol=1e-7, atol=1e-9)
-    x = simulate(MODELS[d], Tokens(tokens.x[rows], weights), TS[d], solver, summation).x
-    return [Tokens(x[k, : tokens.n], tokens.weights) for k in range(len(TS[d]))]
+def _clouds(run: Trajectory) -> list[Tokens]:
+    return [run.tokens(k) for k in range(len(run.snapshot_ts))]
 
 
-def _tokens(d: int, kind: str, n: int, key: int) -> Tokens:
-    """n tokens of the initial law, independent or quadrature."""
-    if d == 5:
-        return initial.poisson(n, RADIUS * AXIS, key)
-    if kind == "quadrature":
-        if d == 3:
-            return initial.sphere_density(worked.density, n)
-        return initial.circle_density(lambda t: worked.density(np.stack([np.cos(t), np.sin(t)], axis=1)), n)
-    rng = np.random.default_rng(key)
-    x = np.asarray(initial.uniform(4 * n + 64, d, key).x)
-    accepted = x[rng.uniform(size=len(x)) * 1.5 < worked.density(x)]  # the density is below 1.38
-    return Tokens(accepted[:n])
+def _boosted(n: int, key: int) -> list[Tokens]:
+    """n independent tokens of the Poisson law at the times of d = 5."""
+    tokens = initial.poisson(n, RADIUS * AXIS, key)
+    return [Tokens(x, tokens.weights) for x in lorentz(tokens.x, tokens.weights, TS[5])]
 
 
 def _circle() -> Reference:

@@ -5,8 +5,8 @@ time like log(1/size) the fastest l is left alone: the density is periodic, and 
 where the phase of c_l = ∫e^{−ilθ}dμ at the start says: lθ = −arg c_l mod 2π. Density and tokens side by side.
 """
 
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -14,14 +14,12 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tokenfield import figures, initial
-from tokenfield.density import Circle, DensityTrajectory, solve
-from tokenfield.models import SoftmaxAttention
+from tokenfield import figures
+from tokenfield.papers import declared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.simulate import simulate
 from tokenfield.solvers import Adaptive
 from tokenfield.theory.clustering import fastest_degree, growth_rate
-from tokenfield.weights import AttentionWeights
+from tokenfield.trajectory import Trajectory
 
 GROWTH = "theory §3.4: l(l+d−2)λ_l/(βλ_0)"
 PATTERN = "2410.23228: crests of the fastest harmonic"
@@ -29,6 +27,17 @@ PATTERN = "2410.23228: crests of the fastest harmonic"
 SIZE, HARMONICS = 1e-9, 16
 #: Height of the density at which clusters are read off: they have formed and are still resolved.
 HEIGHT = 4.0
+#: The last of these in the full size only; times of a run.
+BETAS, TIMES = (2.0, 4.5, 8.0, 12.5), 70
+
+
+class Law(NamedTuple):
+    """A density over time: at angles `nodes`, with the masses of the nodes."""
+
+    ts: np.ndarray
+    nodes: np.ndarray
+    density: np.ndarray
+    masses: np.ndarray
 
 
 class Pattern(NamedTuple):
@@ -36,7 +45,7 @@ class Pattern(NamedTuple):
 
     beta: float
     degree: int
-    law: DensityTrajectory
+    law: Law
     tokens: np.ndarray
     weights: np.ndarray
     coefficients: np.ndarray
@@ -51,23 +60,43 @@ def perturbed(key: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(1, HARMONICS + 1), SIZE * np.exp(1j * phases)
 
 
-def pattern(beta: float, modes: int, n: int) -> Pattern:
-    """Follow the perturbed uniform law until its greatest density is HEIGHT."""
-    degrees, amplitudes = perturbed(7)
-    density = lambda theta: 1 + 2 * np.real(np.exp(1j * np.outer(theta, degrees)) @ amplitudes)  # noqa: E731
-    model, degree = SoftmaxAttention(AttentionWeights.identity(2), beta), fastest_degree(2, beta)
-    rate = float(growth_rate(2, beta, degree))
-    about = np.log(0.5 / SIZE) / rate  # when the harmonic is no longer small
-    ts = np.linspace(0, 1.15 * about, 70)
-    law = solve(model, density, ts, Circle(modes, "spectral", 1e-13))
-    k = int(np.argmax(law.density.max(axis=1) >= HEIGHT)) or len(ts) - 1
-    part = slice(k + 1)
-    law = replace(law, ts=ts[part], density=law.density[part], masses=law.masses[part], tail=law.tail[part])
-    coefficients = np.stack([_moments(law.nodes, m) for m in law.masses])
+def grids(quick: bool) -> dict[str, dict[str, Any]]:
+    """The perturbed uniform law at every β, as a density and as tokens, until clusters have formed."""
+    modes, n = (256, 800) if quick else (512, 4000)
+    _, amplitudes = perturbed(7)
+    # 1 + 2 Re Σ a_k e^{ikθ}
+    law = {"law": "circle_density", "cos": (2 * np.real(amplitudes)).tolist(),
+           "sin": (-2 * np.imag(amplitudes)).tolist()}  # fmt: skip
+    cases = [
+        {"model.beta": beta, "times.at": _times(beta).tolist()} for beta in (BETAS[:-1] if quick else BETAS)
+    ]
+    flow = {"weights": {"identity": 2}, "model": {"kind": "softmax"}, "sweep": declared.together(cases)}
+    kept = {"measure": [], "snapshots": list(range(TIMES))}
     # the perturbation is smaller than the usual tolerance
-    solver = Adaptive(rtol=1e-12, atol=1e-13)
-    cloud = simulate(model, initial.circle_density(density, n), ts[: k + 1], solver, snapshots=[-1])
-    angles = np.mod(np.arctan2(cloud.x[-1][:, 1], cloud.x[-1][:, 0]), 2 * np.pi)
+    domain = {"domain": "circle", "modes": modes, "scheme": "spectral", "tolerance": 1e-13}
+    solver = declared.adaptive(Adaptive(rtol=1e-12, atol=1e-13))
+    return {
+        "density": flow | {"density": domain, "initial": law, "run": kept},
+        "tokens": flow | {"solver": solver, "initial": law | {"n": n}, "run": kept},
+    }
+
+
+def _times(beta: float) -> np.ndarray:
+    """Until a little after the fastest harmonic is no longer small."""
+    rate = float(growth_rate(2, beta, fastest_degree(2, beta)))
+    return np.linspace(0, 1.15 * np.log(0.5 / SIZE) / rate, TIMES)
+
+
+def pattern(density: xr.Dataset, cloud: Trajectory) -> Pattern:
+    """What the two runs at one β show until the greatest density is `HEIGHT`."""
+    beta = float(density.beta)
+    degree, (_, amplitudes) = fastest_degree(2, beta), perturbed(7)
+    k = int(np.argmax(density.rho.values.max(axis=1) >= HEIGHT)) or TIMES - 1
+    part = slice(k + 1)
+    law = Law(density.times.values[part], density.nodes.values[0, :, 0], density.rho.values[part],
+              density.masses.values[part])  # fmt: skip
+    coefficients = np.stack([_moments(law.nodes, m) for m in law.masses])
+    angles = np.mod(np.arctan2(cloud.x[k][:, 1], cloud.x[k][:, 0]), 2 * np.pi)
     predicted = np.sort(np.mod((-np.angle(amplitudes[degree - 1]) + 2 * np.pi * np.arange(degree)) / degree,
                                2 * np.pi))  # fmt: skip
     from_tokens = _moments(np.asarray(angles), np.asarray(cloud.weights))
@@ -91,13 +120,11 @@ def _crests(c: np.ndarray) -> np.ndarray:
     return np.sort(np.mod(theta[at] + shift * theta[1], 2 * np.pi))
 
 
-def run(quick: bool, progress: Progress) -> Result:
+def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
-    betas = (2.0, 4.5, 8.0) if quick else (2.0, 4.5, 8.0, 12.5)
-    found = []
-    for k, beta in enumerate(betas):
-        progress(k / len(betas), f"β = {beta:g}")
-        found.append(pattern(beta, 256 if quick else 512, 800 if quick else 4000))
+    progress(0.0, "crests")
+    densities, clouds = swept["density"], declared.runs(swept["tokens"])
+    found = [pattern(densities.isel(beta_at=k), cloud) for k, cloud in enumerate(clouds)]
     checks = [check for one in found for check in _checks(one)]
     rows = [{"beta": one.beta, "clusters": one.degree, "predicted": p, "density": c, "tokens": t}
             for one in found if len(one.crests) == len(one.token_crests) == len(one.predicted)
@@ -113,6 +140,7 @@ RECIPE = Recipe(
     "patterns",
     "from a perturbed uniform law the fastest harmonic wins; clusters sit where its phase says",
     run,
+    grids,
 )
 
 
