@@ -28,6 +28,17 @@ SLOW = small(
     run={"measure": ["order_parameter"]},
     sweep={"model": {"beta": [5.0]}, "seeds": 17, "initial": {"n": [8, 130]}},
 )
+#: Twelve mean-field runs, always alone.
+DENSITY = {
+    "weights": {"identity": 2},
+    "model": {"kind": "unnormalised"},
+    "density": {"domain": "circle", "modes": 64},
+    "initial": {"law": "circle_density", "cos": [0.3], "sin": [0.0, 0.2]},
+    "times": {"stop": 10.0, "count": 5},
+    "run": {"measure": ["order_parameter", "free_energy"], "snapshots": [-1]},
+    "sweep": {"model": {"beta": [1.0, 1.5, 2.0]}, "noise": {"kappa": [2.0, 4.0, 8.0, 16.0]}},
+}
+SWEEPS = {"tokens": SLOW, "density": DENSITY}
 #: Exit code of a driver that ended with a sentence.
 SENTENCE = 3
 
@@ -66,11 +77,11 @@ def worker(address: str, directory: str) -> None:
         asyncio.run(serve())
 
 
-def driver(store: str, executor: "str | int", said: str) -> None:
+def driver(name: str, store: str, executor: "str | int", said: str) -> None:
     """A sweep; the sentence it ends with, if it does, goes to a file."""
     _quiet()
     try:
-        sweep(SLOW, executor, store=store)
+        sweep(SWEEPS[name], executor, store=store)
     except RunError as error:
         Path(said).write_text(str(error))
         os._exit(SENTENCE)

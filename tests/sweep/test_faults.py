@@ -1,6 +1,6 @@
 """kill -9 of a worker, of the scheduler and of the driver, at random moments.
 
-Twenty seeded trials; TOKENFIELD_FAULT_TRIALS=200 asks for more.
+Twenty seeded trials with tokens, three with densities; TOKENFIELD_FAULT_TRIALS=200 asks for more.
 """
 
 import json
@@ -23,9 +23,10 @@ from tokenfield.sweep import grid
 pytestmark = pytest.mark.slow
 TRIALS = int(os.environ.get("TOKENFIELD_FAULT_TRIALS", "20"))
 CONTEXT = multiprocessing.get_context("forkserver")
-CELLS = {cell.id: cell for cell in grid.declare(faults.SLOW).cells}
-BATCH = max(len(batch.cells) for batch in grid.declare(faults.SLOW).batches)
-assert BATCH == 2
+#: Of each sweep the hashes of its cells, and the most of them in one task.
+IDS = {name: {c.id for c in grid.declare(config).cells} for name, config in faults.SWEEPS.items()}
+BATCH = {name: max(len(b.cells) for b in grid.declare(c).batches) for name, c in faults.SWEEPS.items()}
+assert BATCH == {"tokens": 2, "density": 1}
 PATIENCE = 120.0
 
 
@@ -82,24 +83,31 @@ def cluster(tmp_path_factory):
     assert not [p for p in (made.scheduler, *made.workers) if p.is_alive()]
 
 
-def finish(path, cluster, said):
-    process = start(faults.driver, path, cluster.address, said)
+def finish(name, path, cluster, said):
+    process = start(faults.driver, name, path, cluster.address, said)
     process.join(PATIENCE)
     assert process.exitcode == 0, said.read_text() if said.exists() else process.exitcode
 
 
 @pytest.fixture(scope="module")
 def whole(cluster, tmp_path_factory):
-    """The undisturbed sweep, and how long it takes on warm workers."""
-    place = tmp_path_factory.mktemp("whole")
-    finish(place / "first", cluster, place / "said")
-    began = time.monotonic()
-    finish(place / "second", cluster, place / "said")
-    seconds = time.monotonic() - began
-    data = tkf.open_sweep(place / "first")
-    assert (data.state == 1).all()
-    same(tkf.open_sweep(place / "second"), data)
-    return data, seconds
+    """The undisturbed sweeps, each with how long it takes on warm workers; made when asked for."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            place = tmp_path_factory.mktemp("whole")
+            finish(name, place / "first", cluster, place / "said")
+            began = time.monotonic()
+            finish(name, place / "second", cluster, place / "said")
+            seconds = time.monotonic() - began
+            data = tkf.open_sweep(place / "first")
+            assert (data.state == 1).all()
+            same(tkf.open_sweep(place / "second"), data)
+            made[name] = data, seconds
+        return made[name]
+
+    return of
 
 
 def landed(path):
@@ -112,24 +120,24 @@ def computed(path):
     return Counter(id for line in lines for id in line.split())
 
 
-def check(path, whole, before, in_flight):
+def check(name, path, whole, before, in_flight):
     """The same bits; what had landed is untouched; nothing half-written; little computed twice."""
     same(tkf.open_sweep(path), whole)
     assert before.items() <= landed(path).items()
-    assert sorted(p.name for p in (path / "cells").iterdir()) == sorted(f"{id}.cell" for id in CELLS)
+    assert sorted(p.name for p in (path / "cells").iterdir()) == sorted(f"{id}.cell" for id in IDS[name])
     assert not list(path.glob(".*.draft"))
     counts = computed(path)
-    assert set(counts) == set(CELLS)
-    assert sum(counts.values()) <= len(CELLS) + in_flight * BATCH
+    assert set(counts) == IDS[name]
+    assert sum(counts.values()) <= len(IDS[name]) + in_flight * BATCH[name]
 
 
-@pytest.mark.parametrize("seed", range(TRIALS))
-def test_kill_at_a_random_moment(seed, cluster, whole, tmp_path):
-    data, seconds = whole
+def trial(name, seed, cluster, whole, tmp_path):
+    """Kill one part of a running sweep at a random moment, and see what it ends with."""
+    data, seconds = whole(name)
     rng = np.random.default_rng(seed)
     victim = ("worker", "scheduler", "driver")[seed % 3]
     path, said = tmp_path / "sweep", tmp_path / "said"
-    running = start(faults.driver, path, cluster.address, said)
+    running = start(faults.driver, name, path, cluster.address, said)
     if seed % 2:  # from the first cell on; else at any moment, also before there is a directory
         until(lambda: (path / "cells").is_dir() and len(landed(path)) > 0, "a first cell")
         time.sleep(rng.uniform(0, 0.7 * seconds))
@@ -139,7 +147,7 @@ def test_kill_at_a_random_moment(seed, cluster, whole, tmp_path):
         cluster.replace_worker(int(rng.integers(2)))
         running.join(PATIENCE)
         assert running.exitcode == 0
-        check(path, data, {}, 1)
+        check(name, path, data, {}, 1)
         return
     if victim == "driver":
         kill(running)
@@ -153,8 +161,19 @@ def test_kill_at_a_random_moment(seed, cluster, whole, tmp_path):
             kill(process)
         cluster.begin()
     before = landed(path) if path.exists() else {}
-    finish(path, cluster, said)
-    check(path, data, before, 4)  # two workers' batches at the kill, two more that they may have begun
+    finish(name, path, cluster, said)
+    check(name, path, data, before, 4)  # two workers' batches at the kill, two more that they may have begun
+
+
+@pytest.mark.parametrize("seed", range(TRIALS))
+def test_kill_at_a_random_moment(seed, cluster, whole, tmp_path):
+    trial("tokens", seed, cluster, whole, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [3, 5, 7] if TRIALS <= 20 else range(TRIALS // 4))
+def test_kill_a_sweep_of_densities(seed, cluster, whole, tmp_path):
+    """The same for cells of `density.solve`: worker, driver and scheduler, each after a first cell."""
+    trial("density", seed, cluster, whole, tmp_path)
 
 
 def offspring(process):
@@ -165,7 +184,7 @@ def offspring(process):
 def test_kill_what_a_sweep_spawned_itself(victim, whole, tmp_path):
     """The same with the workers that `tokenfield sweep` starts on this machine."""
     path, said = tmp_path / "sweep", tmp_path / "said"
-    running = CONTEXT.Process(target=faults.driver, args=(str(path), 2, str(said)))
+    running = CONTEXT.Process(target=faults.driver, args=("tokens", str(path), 2, str(said)))
     running.start()
     until(lambda: (path / "cells").is_dir() and len(landed(path)) > 2, "some cells")
     log = (path / "log.txt").read_text()
@@ -178,9 +197,9 @@ def test_kill_what_a_sweep_spawned_itself(victim, whole, tmp_path):
     until(lambda: not any(psutil.pid_exists(pid) for pid in children), "the workers to be gone")
     before = landed(path)
     if victim == "driver":
-        assert json.loads((path / "manifest.json").read_text())["cells"]["done"] < len(CELLS)
-        again = CONTEXT.Process(target=faults.driver, args=(str(path), 2, str(said)))
+        assert json.loads((path / "manifest.json").read_text())["cells"]["done"] < len(IDS["tokens"])
+        again = CONTEXT.Process(target=faults.driver, args=("tokens", str(path), 2, str(said)))
         again.start()
         again.join(PATIENCE)
         assert again.exitcode == 0
-    check(path, whole[0], before, 2)
+    check("tokens", path, whole("tokens")[0], before, 2)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import tokenfield as tkf
 from tests.sweep.cases import SMALL, small
 from tokenfield import cli, config, store
+from tokenfield.config import parse
 from tokenfield.sweep import cells as stored
 from tokenfield.sweep import dataset, drive, grid, simulation, work
 from tokenfield.sweep.repeat import rerun
@@ -377,13 +378,24 @@ def test_netcdf_and_csv_say_the_same(whole, tmp_path):
     assert (tmp_path / "b.nc").read_bytes() == (tmp_path / "a.nc").read_bytes()
 
 
-def test_parquet_or_a_sentence(whole, tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow") if dataset._parquet() else None
+def test_parquet_is_the_same_table(whole, tmp_path):
+    pytest.importorskip("pyarrow")
+    back = pd.read_parquet(dataset.export(whole[1], tmp_path / "a.parquet"))
+    pd.testing.assert_frame_equal(back, dataset.table(whole[1]), check_dtype=False)
+
+
+def test_what_cannot_be_exported_is_one_sentence(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "_parquet", lambda: False)
-    with pytest.raises(tkf.InputError, match="without the package pyarrow"):
+    with pytest.raises(
+        tkf.InputError, match="^`path` must .*without the package pyarrow; pip install pyarrow$"
+    ):
         dataset.export(whole[1], tmp_path / "a.parquet")
     with pytest.raises(tkf.InputError, match="^`path` must end with one of .nc, .csv, .parquet"):
         dataset.export(whole[1], tmp_path / "a.xls")
+    with pytest.raises(tkf.RunError, match="^could not write .*: Is a directory"):
+        (tmp_path / "b.csv").mkdir()
+        dataset.export(whole[1], tmp_path / "b.csv")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b.csv"]  # no drafts
 
 
 def test_fits_and_figures_take_it(whole):
@@ -406,6 +418,33 @@ def test_times_that_differ_are_a_variable(tmp_path):
     data = tkf.sweep(config, 0, store=tmp_path / "s")
     assert data.times.dims[-1] == "time_index"
     np.testing.assert_array_equal(data.times.values.reshape(2, 3), [[0, 0.5, 1], [0, 1, 2]])
+
+
+def test_a_cell_is_the_trajectory_it_was(tmp_path):
+    """Cells of several dimensions, sizes and lengths in one dataset: each comes back as `simulate` gives it."""
+    cases = {
+        "weights": {"identity": [2, 3]},
+        "initial": [{"law": "uniform", "n": n, "d": d, "key": 1} for n, d in ((9, 2), (5, 3))],
+        "times": {"stop": [1.0, 0.5], "count": [5, 3]},
+    }
+    config = {k: SMALL[k] for k in ("model", "solver")} | {
+        "model": {"kind": "softmax", "beta": 2.0},
+        "run": {"measure": ["mean"], "snapshots": [0, -1]},
+        "sweep": {"zip": [cases]},
+    }
+    data = tkf.sweep(config, 0, store=tmp_path / "s")
+    (axis,) = data.state.dims
+    for k, cell in enumerate(grid.declare(config).cells):
+        found = dataset.trajectory(data.isel({axis: k}))
+        run = tkf.simulate(**parse(cell.settings).arguments())
+        for name in ("x", "weights", "snapshot_ts", "ts"):
+            np.testing.assert_allclose(getattr(found, name), getattr(run, name), atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(found.tokens(-1).moments().mean, run.measured["mean"][-1], atol=1e-13)
+        assert (found.status, found.complete) == (run.status, True)
+    for bad, sentence in ((data, "`cell` must be one cell, but was a grid over"), (3, "`cell` must be a cell"),
+                          (data.drop_vars("x").isel({axis: 0}), "`cell` must hold tokens")):  # fmt: skip
+        with pytest.raises(tkf.InputError, match=sentence):
+            dataset.trajectory(bad)
 
 
 def test_rerun_repeats_a_cell_and_sees_a_difference(whole, tmp_path):

@@ -169,26 +169,25 @@ def trajectory(cell: xr.Dataset) -> Trajectory:
         cell.state.ndim == 0, "cell", "be one cell", f"a grid over {', '.join(map(str, cell.state.dims))}"
     )
     require("x" in cell, "cell", "hold tokens (`run.snapshots` says at which times)", "without any")
-    # cells of several sizes stand in one array, filled up with NaN
-    n = int(np.sum(np.isfinite(cell.token_weights)))
-    ts, snapshots = (
-        _known(cell[name] if name in cell else cell[f"{name}s"]) for name in ("time", "snapshot")
-    )
-    x = cell.x.values[: len(snapshots), :n]
-    x = x[..., ~np.isnan(x).all(axis=(0, 1))]
+    # cells of several sizes, dimensions and lengths stand in one array, filled up with NaN
+    x, there = cell.x.values, np.isfinite(cell.x.values)
+    x = x[np.ix_(*(there.any(axis=axes) for axes in ((1, 2), (0, 2), (0, 1))))]
     measured = {
-        str(name): values.values[: len(ts)]
+        str(name): values.values[np.isfinite(values.values).reshape(len(values), -1).any(axis=1)]
         for name, values in cell.data_vars.items()
         if values.ndim and values.dims[0] in ("time", "time_index") and name != "times"
     }
+    snapshots = _times(cell, "snapshot")[: len(x)]
+    ts = _times(cell, "time")[: max(map(len, measured.values()))] if measured else snapshots
     return Trajectory(
-        ts=ts, x=x, weights=cell.token_weights.values[:n], snapshot_ts=snapshots, measured=measured,
+        ts=ts, x=x, weights=cell.token_weights.values[: x.shape[1]], snapshot_ts=snapshots, measured=measured,
         stats={}, inputs={}, status=str(cell.status.values), complete=int(cell.state) == COMPLETE,
     )  # fmt: skip
 
 
-def _known(values: xr.DataArray) -> np.ndarray:
-    return values.values[np.isfinite(values.values)]
+def _times(cell: xr.Dataset, name: str) -> np.ndarray:
+    """Those that all cells share, or the cell's own."""
+    return cell[name if name in cell else f"{name}s"].values
 
 
 # -- files for other programs

@@ -82,7 +82,7 @@ def measured(d: int, beta: float, flow: Flow, run: Trajectory) -> Growth:
     """How fast the harmonics grew."""
     top = _top(d, beta)
     size = [harmonics(np.asarray(run.tokens(k).x), top) @ np.asarray(run.weights) for k in (0, 1)]
-    return Growth(d, beta, flow, np.log(size[1] / size[0]) / float(run.ts[-1]))
+    return Growth(d, beta, flow, np.log(size[1] / size[0]) / float(run.snapshot_ts[-1]))
 
 
 def _cases(quick: bool) -> list[tuple[int, float, Flow]]:
