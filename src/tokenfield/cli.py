@@ -20,7 +20,7 @@ from tokenfield.papers.low_temperature import demo as headline
 from tokenfield.simulate import simulate as run_simulation
 from tokenfield.sweep import grid as sweeps
 from tokenfield.sweep.cells import PROGRESS, in_use, is_sweep
-from tokenfield.sweep.dataset import export, failures, open_sweep, summary
+from tokenfield.sweep.dataset import export, exportable, failures, open_sweep, summary
 from tokenfield.sweep.drive import sweep as run_sweep
 from tokenfield.sweep.estimate import estimate
 from tokenfield.sweep.repeat import rerun as rerun_cell
@@ -206,6 +206,8 @@ def collect(
     to: Annotated[Path | None, typer.Option(help="File to write: .nc, .csv or .parquet.")] = None,
 ) -> None:
     """Gather the cells of a sweep into one labelled dataset, and write it for other programs."""
+    if to is not None:
+        exportable(to)
     dataset = open_sweep(path)
     console.print(str(dataset.drop_attrs()), highlight=False, markup=False)
     if to is not None:

@@ -193,13 +193,19 @@ def _times(cell: xr.Dataset, name: str) -> np.ndarray:
 # -- files for other programs
 
 
-def export(dataset: xr.Dataset, path: str | Path) -> Path:
-    """Write a dataset as NetCDF (.nc, everything), or as a table of cells and times (.csv, .parquet)."""
+def exportable(path: str | Path) -> Path:
+    """The path of a file that `export` can write."""
     target = as_path(path, "path")
     if target.suffix not in ENDINGS:
         raise InputError(f"`path` must end with one of {', '.join(ENDINGS)}, but was {target}")
     if target.suffix == ".parquet" and not _parquet():
         raise InputError("`path` must not end with .parquet without the package pyarrow; pip install pyarrow")
+    return target
+
+
+def export(dataset: xr.Dataset, path: str | Path) -> Path:
+    """Write a dataset as NetCDF (.nc, everything), or as a table of cells and times (.csv, .parquet)."""
+    target = exportable(path)
     draft = target.with_name(f".{target.name}.draft")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

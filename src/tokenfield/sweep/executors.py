@@ -165,7 +165,8 @@ def _local(workers: int) -> Iterator["Client"]:
     from distributed import Client, LocalCluster
 
     settings = QUIET | {
-        "distributed.nanny.pre-spawn-environ": ONE_THREAD,
+        # XLA's musings about its own compile times would break the bar
+        "distributed.nanny.pre-spawn-environ": ONE_THREAD | {"TF_CPP_MIN_LOG_LEVEL": "2"},
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.worker.multiprocessing-method": "spawn",
         # a worker that is slow to come back, on a busy machine, is not given up
