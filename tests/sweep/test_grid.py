@@ -9,7 +9,9 @@ import pytest
 
 import tokenfield as tkf
 from tests.sweep.cases import SMALL, small
+from tokenfield.config import MEASURES
 from tokenfield.sweep import grid as grids
+from tokenfield.sweep import mean_field
 
 TOML = """
 [weights]
@@ -69,6 +71,18 @@ def test_whole_sections_and_lists_can_be_swept():
     kinds = [cell.settings["model"]["kind"] for cell in grid.cells]
     assert kinds == ["softmax"] * 2 + ["hardmax"] * 2 + ["zero-temperature"] * 2
     assert grid.cells[3].settings["weights"]["V"]["diag"] == [1.0, 0.2]
+
+
+def test_axes_are_not_called_like_what_is_measured():
+    """A setting `mean` beside the measurement `mean`, a section `times` beside the times of each cell."""
+    law = {"law": "von_mises_fisher", "n": 8, "kappa": 2.0, "key": 1}
+    times = [{"stop": 1.0, "count": 3}, {"stop": 2.0, "count": 3}]
+    sweep = {"initial": {"mean": [[1.0, 0.0], [0.0, 1.0]]}, "times": times, "model": {"beta": [1.0]},
+             "run": {"snapshots": [[0], [1]]}}  # fmt: skip
+    config = {k: SMALL[k] for k in ("weights", "model", "solver", "run")} | {"initial": law, "sweep": sweep}
+    names = [axis.name for axis in grids.declare(config).axes]
+    assert names == ["initial_mean", "times_section", "beta", "run_snapshots"]
+    assert set(MEASURES) | set(mean_field.MEASURES) | {"limit_distance"} <= set(grids.TAKEN)
 
 
 def test_a_setting_called_linear_is_no_range():

@@ -458,6 +458,16 @@ def test_times_that_differ_are_a_variable(tmp_path):
     np.testing.assert_array_equal(data.times.values.reshape(2, 3), [[0, 0.5, 1], [0, 1, 2]])
 
 
+def test_an_axis_beside_a_measurement_of_its_name(tmp_path):
+    law = {"law": "von_mises_fisher", "n": 8, "kappa": 2.0, "key": 1}
+    times = [{"stop": 1.0, "count": 3}, {"stop": 2.0, "count": 3}]
+    sweep = {"initial": {"mean": [[1.0, 0.0], [0.0, 1.0]]}, "times": times, "model": {"beta": [1.0]}}
+    config = {k: SMALL[k] for k in ("weights", "model", "solver", "run")} | {"initial": law, "sweep": sweep}
+    data = tkf.sweep(config, 0, store=tmp_path / "s")
+    assert data["mean"].dims == ("initial_mean", "times_section", "beta", "time_index", "mean_1")
+    assert data.initial_mean.values.tolist() == ["[1.0, 0.0]", "[0.0, 1.0]"]
+
+
 def test_a_cell_is_the_trajectory_it_was(tmp_path):
     """Cells of several dimensions, sizes and lengths in one dataset: each comes back as `simulate` gives it."""
     cases = {

@@ -6,6 +6,7 @@ not fight for the cores, and no bit of a result depends on how many there are.
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import queue
@@ -67,13 +68,16 @@ class Cluster:
 
     def __init__(self, client: "Client"):
         self.client = client
+        self._count, self._asked = 0, -math.inf
         self.address, self.dashboard = client.scheduler.address, client.dashboard_link  # pyright: ignore
 
     @property
     def count(self) -> int:
-        """Workers there are now."""
-        threads: Any = self.client.nthreads()
-        return len(threads)
+        """Workers there are now; the scheduler is not asked at every report."""
+        if time.monotonic() - self._asked > BEAT:
+            threads: Any = self.client.nthreads()
+            self._count, self._asked = len(threads), time.monotonic()
+        return self._count
 
     @contextlib.contextmanager
     def losses(self) -> Iterator[None]:

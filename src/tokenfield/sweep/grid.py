@@ -51,8 +51,10 @@ RANDOM_SOLVERS = ("euler-maruyama", "strang")
 STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,79}")
 #: Names of dimensions and variables that an axis cannot have.
 TAKEN = (
-    "time", "record", "snapshot", "token", "dim", "x", "token_weights", "state", "status", "cell",
-    "rho", "nodes", "masses", "node", "coordinate", "resolved", "share",
+    "time", "times", "time_index", "snapshot", "snapshots", "snapshot_index", "token", "dim", "x",
+    "token_weights", "state", "status", "cell", "steps", "rejected", "rho", "nodes", "masses", "node",
+    "coordinate", "resolved", "order_parameter", "energy", "mean", "limit_distance", "free_energy", "minimum",
+    "tail", "share",
 )  # fmt: skip
 
 
@@ -261,7 +263,7 @@ def _name_axes(axes: Sequence[Axis]) -> list[Axis]:
                 f"varying {name} {'twice' if twice else 'within ' + outer[0] if outer else ''}")  # fmt: skip
     last = [name.rpartition(".")[2] for name in every]
     short = {
-        name: end if last.count(end) == 1 and end not in TAKEN else name.replace(".", "_")
+        name: end if last.count(end) == 1 and end not in TAKEN else _whole_name(name)
         for name, end in zip(every, last, strict=True)
     }
     named = []
@@ -269,6 +271,12 @@ def _name_axes(axes: Sequence[Axis]) -> list[Axis]:
         coordinates = tuple(short[name] for name in axis.settings)
         named.append(axis._replace(name="_".join(coordinates), coordinates=coordinates))
     return named
+
+
+def _whole_name(name: str) -> str:
+    """Dots as underscores; a section that is called like a variable is told from it."""
+    whole = name.replace(".", "_")
+    return f"{whole}_section" if whole in TAKEN else whole
 
 
 def _check_known(name: str, kind: str, prefix: str) -> None:
