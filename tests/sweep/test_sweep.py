@@ -20,7 +20,7 @@ from tests.sweep.cases import SMALL, small
 from tokenfield import cli, config, store
 from tokenfield.config import parse
 from tokenfield.sweep import cells as stored
-from tokenfield.sweep import dataset, drive, grid, simulation, work
+from tokenfield.sweep import dataset, drive, estimate, grid, simulation, work
 from tokenfield.sweep.outcome import Outcome
 from tokenfield.sweep.repeat import rerun
 
@@ -136,6 +136,21 @@ def test_a_cell_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     draft = calls[0]
     assert calls == [draft, (draft, str(tmp_path / "cells" / f"{cell.id}.cell")), str(tmp_path / "cells")]
     assert draft.endswith(stored.DRAFT)
+
+
+def test_an_estimate_is_the_sample_times_the_cells(monkeypatch):
+    """Cells of two and four seconds in turn; each takes one block of the disk."""
+    cells = grid.declare(SMALL).cells
+    seconds = {cell.id: 2.0 + 2.0 * (k % 2) for k, cell in enumerate(cells)}
+    monkeypatch.setattr(
+        estimate, "compute",
+        lambda task: {id: Outcome("reached", True, {}, {}, {}, seconds[id]) for id, _ in task.cells},
+    )  # fmt: skip
+    found = estimate.estimate(grid.declare(SMALL))
+    sampled = [seconds[cells[k].id] for k in (0, 3, 6, 8, 11)]  # spread over the grid
+    assert found.seconds == pytest.approx(12 * np.mean(sampled))
+    assert (found.least, found.most, found.cells, found.cut) == (2.0, 4.0, 5, 0)
+    assert found.bytes == 12 * 4096
 
 
 def test_a_lost_manifest_is_rebuilt_from_the_cells(whole, tmp_path):
@@ -275,6 +290,12 @@ def test_failures_are_rows_and_can_be_retried(tmp_path, monkeypatch):
         data = tkf.sweep(SMALL, 0, store=tmp_path / "s")
         assert data.state.values.ravel().tolist().count(dataset.COMPLETE) == 11
         assert data.status.values.ravel()[3] == "stopped at t = 0.5: rough"
+        seen = json.loads((tmp_path / "s" / "progress.json").read_text())
+        assert {k: seen[k] for k in ("done", "failed", "running", "declared")} == {
+            "done": 11, "failed": 1, "running": 0, "declared": 12}  # fmt: skip
+        log = (tmp_path / "s" / "log.txt").read_text()
+        assert f"{bad} failed: beta = 1, seed = 3: stopped at t = 0.5: rough" in log
+        assert log.endswith("sweep ends: 11 done, 1 failed\n")
         patch.setattr(drive, "executor_of", None)  # a failure is not tried again by itself
         assert tkf.sweep(SMALL, 0, store=tmp_path / "s").identical(data)
     shown = CliRunner().invoke(cli.app, ["info", str(tmp_path / "s")])
