@@ -262,6 +262,9 @@ def test_a_cell_says_where_it_comes_from(whole):
     again = grid.declare(declaration)
     assert [c.id for c in again.cells] == list(data.cell.values.ravel())
     assert json.loads(data.attrs["keys"])[cell.id] == {"initial.key": cell.settings["initial"]["key"]}
+    # laws that are drawn only if they have a key; matrices that are not random have one that says nothing
+    drawn = {"initial": {"law": "poisson", "n": 8, "key": 5}, "weights": {"V": {"diag": [1.0], "key": 0}}}
+    assert dict(dataset._keys(drawn, "")) == {"initial.key": 5}
 
 
 # -- cells that fail
