@@ -19,7 +19,7 @@ from tokenfield.tokens import Tokens, as_real
 #: Below this share of the sphere, a cap's angles are drawn without computing the share.
 SMALLEST_SHARE = 1e-250
 #: Points that a rejection draws at a time at least, and without accepting one at most.
-FEWEST, MOST_TRIES = 1024, 10**7
+FEWEST, MOST_TRIES = 1024, 10**6
 
 Density = Callable[[np.ndarray], ArrayLike]
 
