@@ -104,7 +104,8 @@ class Observer:
             "energy": self._energy(x),
             "clusters": float(count),
         }
-        return Frame(float(t), x.astype(np.float32), speed.astype(np.float32), self.colour.copy(), curves)
+        colour = self.colour.astype(np.int8)
+        return Frame(float(t), x.astype(np.float32), speed.astype(np.float32), colour, curves)
 
     # -- what stays
 

@@ -2,6 +2,9 @@
 
 It knows nothing of the page. `tick` is called some twenty times a second: it collects what the worker has
 made, moves the playhead and sees that a worker is there and does not hang.
+
+A compiled step cannot be interrupted, and with many tokens it takes seconds. So there are two workers: while
+one is still busy with what nobody wants any more, the other does what is wanted now.
 """
 
 import time
@@ -21,7 +24,9 @@ from tokenfield.lab.worker import Worker
 #: Frames the worker may be ahead of the one shown.
 AHEAD = 60
 #: Seconds a busy worker has to turn to a new task; then the spare one takes over.
-GRACE = 0.4
+GRACE = 0.1
+#: Seconds until a worker that still computes what nobody wants, or nobody watches, is ended.
+USELESS = 3.0
 #: Seconds a new worker has to start.
 START = 60.0
 
@@ -56,8 +61,11 @@ class Session:
         self._task: tuple[str, int, Any] | None = None
         self._taken, self._deaths = False, 0
         self._head, self._ticked = 0.0, time.monotonic()
-        self._asked = self._born = time.monotonic()
+        self._asked = self._born = self._swapped = time.monotonic()
         self._ahead = 0
+        #: since when nobody watches; whether the worker waits to be allowed more; whether it was ended
+        self._left: float | None = None
+        self._resting, self._ended = False, False
         self._columns: dict[str, list[float]] = {}
 
     # -- what to watch
@@ -85,6 +93,9 @@ class Session:
 
     def _begin(self, kind: str, what: Any, play: bool) -> None:
         self._id += 1
+        self._ended = False
+        if not self.spare.alive:
+            self.spare = self._make()
         self.stage, self.frames, self.ts = None, [], np.zeros(0)
         self._columns = {name: [] for name in (*CURVES, "t", "speed")}
         self._head, self.playing, self.finished = 0.0, play, False
@@ -94,7 +105,7 @@ class Session:
 
     def _send(self) -> None:
         assert self._task is not None
-        self._ahead, self._taken = self._allowed(), False
+        self._ahead, self._taken, self._resting = self._allowed(), False, False
         self.worker.send(*self._task, self._ahead)
         self._asked = time.monotonic()
 
@@ -168,6 +179,7 @@ class Session:
                 self._take(kind, *rest)
         self.spare.answers()
         self._look_after(now)
+        self._mind_the_watchers(now)
         if self.playing and self.watched and self.frames:
             self._head += self.speed * min(max(now - self._ticked, 0.0), 0.5)
             self._head = min(self._head, float(len(self.frames) - 1))
@@ -176,7 +188,7 @@ class Session:
         self._ticked = now
         allowed = self._allowed()
         if not self.finished and allowed != self._ahead:
-            self._ahead = allowed
+            self._ahead, self._resting = allowed, self._resting and allowed <= self._ahead
             self.worker.send("ahead", self._id, allowed)
 
     def close(self) -> None:
@@ -192,6 +204,8 @@ class Session:
         match kind:
             case "taken":
                 self._taken = True
+            case "waiting":
+                self._resting = rest[0] >= self._ahead
             case "begin":
                 self.stage, self.ts = rest
                 self.status = "computing"
@@ -211,9 +225,12 @@ class Session:
         self._columns["speed"].append(float(self.stage.weights @ frame.speed))
 
     def _end(self, sentence: str) -> None:
-        self.status, self.finished = sentence, True
+        self.status, self.finished, self._ended = sentence, True, False
 
     def _look_after(self, now: float) -> None:
+        if self.spare.ready and not self.spare.idle and now - self._swapped > USELESS:
+            self.spare.kill()
+            self.spare = self._make()
         if self._task is None or self.finished:
             if not self.worker.alive:
                 self._replace_worker()
@@ -228,13 +245,27 @@ class Session:
                 self._again()
             else:
                 self._give_up("the worker process died again: fewer tokens may help")
-        elif not self._taken and self.worker.ready and self.spare.ready and now - self._asked > GRACE:
-            # busy with a long step or a compilation of something nobody wants any more
-            self._replace_worker()
+        elif not self._taken and self.worker.ready and self.spare.idle and now - self._asked > GRACE:
+            self._swap_workers(now)
             self._send()
         elif not self.worker.ready and now - self._born > START:
             self._replace_worker()
             self._give_up("the worker process does not start")
+
+    def _mind_the_watchers(self, now: float) -> None:
+        """End a worker that is in the middle of a long step although nobody watches; begin again for those
+        who come back.
+        """
+        if self.watched:
+            self._left = None
+            if self._ended:
+                self._again()
+            return
+        self._left = now if self._left is None else self._left
+        busy = self._taken and not self._resting and not self.finished and not self._ended
+        if busy and now - self._left > USELESS:
+            self._replace_worker()
+            self._ended = True
 
     def _give_up(self, sentence: str) -> None:
         self._end(sentence)
@@ -247,6 +278,14 @@ class Session:
         kind, _, what = self._task
         self._begin(kind, what, playing)
         self._head, self.status = head, "preparing again"
+
+    def _swap_workers(self, now: float) -> None:
+        """The spare takes over from one that is busy with a long step or a compilation; that one rests as
+        soon as it can, and is then the spare.
+        """
+        self.worker, self.spare = self.spare, self.worker
+        self.spare.send("rest", -self._id, None, 0)  # no other task has this number
+        self._swapped = now
 
     def _replace_worker(self) -> None:
         self.worker.kill()
