@@ -10,7 +10,7 @@ from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.phases import phases
 from tokenfield.lab import setup
 from tokenfield.lab.colouring import CHOICES, colouring
-from tokenfield.lab.frame import COLOURS, CURVES, SHOWN, Observer, Stage
+from tokenfield.lab.frame import COLOURS, CURVES, SHOWN, Observer, Stage, is_measured
 from tokenfield.lab.phase import phase
 from tokenfield.lab.presets import PRESETS
 from tokenfield.simulate import simulate
@@ -90,6 +90,17 @@ def test_clusters_are_narrow_heavy_groups_and_keep_their_colours():
     np.testing.assert_array_equal(second.colour[10:40], first.colour[10:40])
     np.testing.assert_array_equal(second.colour[40:], first.colour[40:])
     assert observer.see(2.0, around([[1, 0, 0]], 80, 0.02)).curves["clusters"] == 1
+
+
+def test_of_many_frames_only_some_are_measured():
+    assert all(is_measured(k, 400) for k in range(400))
+    measured = [k for k in range(1000) if is_measured(k, 1000)]
+    assert measured[:3] == [0, 3, 6] and measured[-1] == 999 and len(measured) <= 400
+    two = around([[1, 0, 0], [0, 0, 1]], 40, 0.02)
+    observer = Observer(Tokens(two), DIAGONAL, 1.0)
+    first, second = observer.see(0.0, two), observer.see(1.0, two[::-1].copy(), measured=False)
+    assert second.curves == {} and second.speed.max() > 1
+    np.testing.assert_array_equal(second.colour, first.colour)
 
 
 def test_a_part_of_many_tokens_is_shown_and_said_so():

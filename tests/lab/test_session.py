@@ -1,6 +1,7 @@
 """The session: play, scrub, change, and what happens when a worker hangs, dies or is not wanted."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,16 @@ def test_pause_step_scrub_and_restart(lab):
     assert len(lab.curves()["t"]) == 31 and lab.curves()["t"][-1] == 3.0
     lab.restart()
     assert lab.at == 0 and lab.playing
+
+
+def test_curves_are_those_of_the_measured_frames_so_far(lab):
+    for k in range(9):
+        few = frame(k / 10) if k % 3 == 0 else replace(frame(k / 10), curves={})
+        lab.worker.said.append(("frame", lab.worker.task, few))
+    lab.tick()
+    for at, ts in ((0, [0.0]), (2, [0.0]), (3, [0.0, 0.3]), (8, [0.0, 0.3, 0.6])):
+        lab.scrub(at)
+        assert lab.curves()["t"].tolist() == ts and len(lab.curves()["order"]) == len(ts)
 
 
 def test_the_worker_is_held_near_what_is_shown_and_rests_when_nobody_watches(lab):
@@ -185,6 +196,13 @@ def test_a_worker_that_dies_is_replaced_once_with_a_message(lab):
     lab.worker.make(0, 2)
     lab.tick()
     assert len(lab.frames) == 2  # the lab goes on
+
+
+def test_both_workers_may_die_at_once(lab):
+    lab.worker.alive = lab.spare.alive = False
+    lab.tick()
+    lab.tick()
+    assert len(lab.messages) == 1 and not lab.finished and lab.worker.sent[-1][0] == "run"
 
 
 def test_trouble_is_a_message_and_keeps_the_frames(lab):

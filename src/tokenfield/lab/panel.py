@@ -12,7 +12,7 @@ from viser import Icon
 
 from tokenfield.errors import InputError
 from tokenfield.lab.colouring import CHOICES, SPACES, swatch
-from tokenfield.lab.frame import Stage
+from tokenfield.lab.frame import POINTS, Stage
 from tokenfield.lab.phase import Phase
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import PROJECTIONS
@@ -22,8 +22,6 @@ from tokenfield.lab.setup import LAWS, MODELS, WARM, Setup
 COOLEST, INFINITE = 4.0, 4.2
 #: How times are spaced.
 SCALES = ("linear", "logarithmic")
-#: Points of a curve; more are thinned out.
-POINTS = 400
 #: Least value on a logarithmic axis.
 FLOOR = 1e-6
 #: Colours of the phases' names.

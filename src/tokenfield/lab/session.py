@@ -8,6 +8,7 @@ one is still busy with what nobody wants any more, the other does what is wanted
 """
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -94,8 +95,7 @@ class Session:
     def _begin(self, kind: str, what: Any, play: bool) -> None:
         self._id += 1
         self._ended = False
-        if not self.spare.alive:
-            self.spare = self._make()
+        self._revive_spare()
         self.stage, self.frames, self.ts = None, [], np.zeros(0)
         self._columns = {name: [] for name in (*CURVES, "t", "speed")}
         self._head, self.playing, self.finished = 0.0, play, False
@@ -155,7 +155,8 @@ class Session:
 
     def curves(self) -> dict[str, np.ndarray]:
         """The curves up to the frame shown, with their times `t` and the mean `speed`."""
-        return {name: np.array(values[: self.at + 1]) for name, values in self._columns.items()}
+        count = 0 if self.frame is None else bisect_right(self._columns["t"], self.frame.t)
+        return {name: np.array(values[:count]) for name, values in self._columns.items()}
 
     def phase(self) -> Phase:
         """The phase at the frame shown."""
@@ -218,6 +219,8 @@ class Session:
 
     def _add(self, frame: Frame) -> None:
         self.frames.append(frame)
+        if not frame.curves:
+            return
         for name in CURVES:
             self._columns[name].append(frame.curves[name])
         self._columns["t"].append(frame.t)
@@ -289,5 +292,11 @@ class Session:
 
     def _replace_worker(self) -> None:
         self.worker.kill()
+        self._revive_spare()
         self.worker, self.spare = self.spare, self._make()
         self._born = time.monotonic()
+
+    def _revive_spare(self) -> None:
+        if not self.spare.alive:
+            self.spare.kill()
+            self.spare = self._make()

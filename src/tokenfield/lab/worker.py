@@ -29,7 +29,7 @@ import numpy as np
 from tokenfield import config, store
 from tokenfield.attention.auto import PAIR
 from tokenfield.errors import InputError, RunError
-from tokenfield.lab.frame import Observer
+from tokenfield.lab.frame import Observer, is_measured
 from tokenfield.lab.setup import Setup
 from tokenfield.simulate import simulate
 from tokenfield.tokens import Tokens
@@ -209,7 +209,7 @@ def _run(desk: Desk, task: int, settings: dict[str, Any]) -> str:
     def show(now: Tokens) -> None:
         nonlocal frames
         desk.wait(task, frames)
-        desk.answer("frame", task, observer.frame(ts[frames], now))
+        desk.answer("frame", task, observer.frame(ts[frames], now, is_measured(frames, len(ts))))
         frames += 1
 
     def measure(now: Tokens) -> float:
@@ -255,7 +255,7 @@ def _open(desk: Desk, task: int, where: str) -> str:
         if observer is None:
             observer = Observer(tokens, weights, beta)
             desk.answer("begin", task, observer.stage, ts)
-        desk.answer("frame", task, observer.frame(ts[k], tokens))
+        desk.answer("frame", task, observer.frame(ts[k], tokens, is_measured(k, count)))
     return manifest.get("status", "the run was interrupted; this is what it had finished")
 
 
