@@ -4,12 +4,13 @@
 
 Plays a preset with that many tokens, as a person sets it up in the page, on the circle and on the sphere. It
 counts the pictures that reach the page (messages with new points, seen by the page's own websocket), each of
-a new time of the run, and the frames that the page renders. Then it moves the β slider while the run is being
+a new time of the run, and those that the page draws. Then it moves the β slider while the run is being
 computed, also with ten times the tokens, and reports the seconds until the page shows the first picture
 of the new run. Needs playwright and Chromium.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import threading
@@ -17,14 +18,22 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from tokenfield.lab.app import Lab
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
              "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # fmt: skip
-#: Counts the frames that the browser draws.
-COUNT = "() => { window.drawn = 0; const f = () => { window.drawn += 1; requestAnimationFrame(f); }; f(); }"
+#: Counts the pictures that the browser draws: it clears the canvas before each. (A loop of animation frames
+#: would make it draw sixty times a second for nothing.)
+COUNT = """window.drawn = 0;
+const clear = WebGL2RenderingContext.prototype.clear;
+WebGL2RenderingContext.prototype.clear = function (mask) {
+  window.drawn += 1;
+  return clear.call(this, mask);
+};
+"""
 #: Whether the clock of the page stands at the beginning of a run.
 FRESH = "() => [...document.querySelectorAll('span')].some(s => s.textContent === 't = 0')"
 
@@ -46,8 +55,8 @@ class Tab(threading.Thread):
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             page.set_default_timeout(120_000)
             page.on("websocket", lambda s: s.on("framereceived", self._count))
+            page.add_init_script(COUNT)
             page.goto(self.url)
-            page.evaluate(COUNT)
             self.open.set()
             while not self.done.is_set():
                 page.wait_for_timeout(100)
@@ -72,12 +81,42 @@ class Tab(threading.Thread):
 
 
 class Rates(NamedTuple):
-    """Per second: pictures sent, received, frames drawn, simulated time."""
+    """Per second: pictures sent, received, pictures drawn, simulated time, and processor seconds of the
+    workers, of the lab itself and of the browser.
+    """
 
     sent: float
     received: float
     drawn: float
     simulated: float
+    workers: float
+    server: float
+    browser: float
+
+
+def processor_seconds() -> np.ndarray:
+    """So far of the workers, of this process and of the browser: what others leave of the machine varies."""
+    parent, used, name = {}, {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            name[int(folder.name)] = (folder / "cmdline").read_text()
+            parent[int(folder.name)] = int(fields[1])
+            used[int(folder.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    found = {"spawn_main": 0.0, "": 0.0, "chrom": 0.0}
+    for process, seconds in used.items():
+        if process == os.getpid():
+            found[""] += seconds
+        elif _descends(process, parent):
+            kind = next((k for k in found if k and k in name[process]), None)
+            found |= {} if kind is None else {kind: found[kind] + seconds}
+    return np.array(list(found.values()))
+
+
+def _descends(process: int, parent: dict[int, int]) -> bool:
+    while process in parent and process != os.getpid():
+        process = parent[process]
+    return process == os.getpid()
 
 
 class Watched:
@@ -99,12 +138,12 @@ class Watched:
         lab.run(lambda: lab.session.stage is not None and lab.session.stage.n == self.tokens)
         lab.run(lambda: len(lab.session.frames) > 20)
         began, sent, received, drawn = time.monotonic(), lab.pictures, len(tab.received), tab.drawn
-        t = lab.session.frame.t
+        t, used = lab.session.curves()["t"][-1], processor_seconds()
         lab.run(lambda: time.monotonic() - began > seconds)
         span = time.monotonic() - began
-        simulated = lab.session.frame.t - t
-        return Rates((lab.pictures - sent) / span, (len(tab.received) - received) / span,
-                     (tab.drawn - drawn) / span, simulated / span)  # fmt: skip
+        simulated = lab.session.curves()["t"][-1] - t
+        counts = (lab.pictures - sent, len(tab.received) - received, tab.drawn - drawn, simulated)
+        return Rates(*(float(v) / span for v in (*counts, *(processor_seconds() - used))))
 
     def answers(self, changes: int) -> list[float]:
         """Seconds until a change of β is seen, while a run is being computed."""
@@ -133,9 +172,10 @@ def main() -> None:
     options = parser.parse_args()
     n = options.tokens
     print(f"8,000 tokens shown; {os.cpu_count()} cores, load before: {os.getloadavg()[0]:.1f}")
-    print("| tokens | d | pictures sent / s | received by the page / s | frames drawn / s | t / s "
+    print("| tokens | d | pictures sent / s | received by the page / s | pictures drawn / s | t / s "
+          "| cores busy: workers | lab | browser "
           "| change of β seen after (s): median, worst |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|")
+    print("|" + 10 * "---|")
     for tokens, d in ((n, 2), (n, 3), (10 * n, 3)):
         watched = Watched(d, tokens)
         try:
@@ -143,7 +183,7 @@ def main() -> None:
             answers = sorted(watched.answers(options.changes))
         finally:
             watched.close()
-        shown = "– | – | – | –" if rates is None else " | ".join(f"{v:.2g}" for v in rates)
+        shown = " | ".join("–" * 7) if rates is None else " | ".join(f"{v:.2g}" for v in rates)
         middle = answers[len(answers) // 2]
         print(f"| {tokens} | {d} | {shown} | {middle:.2f}, {answers[-1]:.2f} |", flush=True)
     print(f"load after: {os.getloadavg()[0]:.1f}")

@@ -18,7 +18,7 @@ class Puppet:
 
     def __init__(self):
         self.ready, self.alive, self.sent, self.said = True, True, [], []
-        self.idle = True
+        self.idle, self.held = True, False
         Puppet.made.append(self)
 
     def send(self, *message):
@@ -28,6 +28,9 @@ class Puppet:
     def answers(self):
         said, self.said = self.said, []
         return said
+
+    def hold(self, on):
+        self.held = on
 
     def kill(self):
         self.alive = False

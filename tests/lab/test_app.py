@@ -9,8 +9,8 @@ import pytest
 from tests.lab.puppet import Puppet
 from tests.test_cli import tokenfield
 from tokenfield.lab import app as module
-from tokenfield.lab.app import LONGEST, Lab, is_loopback
-from tokenfield.lab.presets import PRESETS
+from tokenfield.lab.app import BETWEEN, Lab, is_loopback
+from tokenfield.lab.frame import Stage
 from tokenfield.lab.session import Session
 
 
@@ -97,15 +97,32 @@ def test_every_control_is_in_the_list_of_bad_values(lab):
 def test_a_slider_that_is_dragged_begins_a_run_before_it_is_let_go(lab):
     lab._hear("preset", "Example 2.6")
     lab.turn()
-    began, task = time.monotonic(), lab.session._id
-    k = 0
-    while lab.session._id == task:
-        assert time.monotonic() - began < LONGEST + 1.0
-        lab._hear("beta", 0.05 * (k % 40))
+    time.sleep(BETWEEN)
+    first, began, changes, runs = lab.session._id, time.monotonic(), 0, 0
+    while time.monotonic() - began < 3 * BETWEEN:
+        lab._hear("beta", 0.05 * (changes % 40))
         lab.turn()
-        k += 1
-    assert k > 1 and lab.session.config.model.beta == lab.setup.beta
-    assert lab.session.config != PRESETS["Example 2.6"].setup.config()
+        changes, runs = changes + 1, lab.session._id - first
+        assert runs > 0  # the first change at once
+    assert 2 <= runs <= 4 and runs < changes
+    time.sleep(BETWEEN)
+    lab.turn()
+    assert lab.session.config.model.beta == lab.setup.beta  # the last change is not lost
+
+
+def test_what_stays_during_a_run_is_drawn_anew_only_if_it_changed(lab):
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab.scene, "redraw", lambda: drawn.append(1))
+        stage = Stage(2, 2, np.full(2, 0.5), np.eye(2), kind="fixed", limit_basis=np.eye(2)[:, :1])
+        lab.scene.set(stage)
+        lab.scene.set(replace(stage, rate=2.0, limit_basis=np.eye(2)[:, :1]))
+        assert len(drawn) == 1
+        for other in ({"limit_basis": np.eye(2)[:, 1:]}, {"limit_basis": None}, {"start": -np.eye(2)}):
+            drawn.clear()
+            lab.scene.set(stage)
+            lab.scene.set(replace(stage, **other))
+            assert drawn
 
 
 def test_what_one_sees_of_a_message_is_not_lost_between_turns(lab):

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.puppet import Puppet, frame
 from tokenfield.errors import InputError
 from tokenfield.lab import session as module
-from tokenfield.lab.session import AHEAD, USELESS, Session
+from tokenfield.lab.session import AHEAD, HELD, USELESS, Session
 from tokenfield.lab.setup import Setup
 
 RUN = Setup(n=4).config()
@@ -134,6 +134,7 @@ def busy_and_asked_for_another(lab, monkeypatch):
     monkeypatch.undo()
     assert lab.worker is not busy and lab.worker.sent[-1][:2] == ("run", lab._id)
     assert lab.spare is busy and busy.sent[-1][0] == "rest" and len(Puppet.made) == 2
+    assert busy.held
     return busy
 
 
@@ -142,7 +143,11 @@ def test_the_spare_takes_over_from_a_busy_worker_which_is_then_the_spare(lab, mo
     # what it says of the run that it was asked for before it was told to rest is not heard
     busy.said.append(("frame", lab._id, frame(9.0)))
     lab.tick()
-    assert lab.frames == []
+    assert lab.frames == [] and busy.held
+    lab.worker.begin()
+    lab.worker.make(0, 1)
+    lab.tick()
+    assert len(lab.frames) == 1 and not busy.held
     other = lab.worker
     lab.start(RUN)
     monkeypatch.setattr(module, "GRACE", -1.0)
@@ -157,6 +162,8 @@ def test_a_worker_that_does_not_come_to_rest_is_ended(lab, monkeypatch):
     busy = busy_and_asked_for_another(lab, monkeypatch)
     lab.tick()
     assert busy.alive
+    lab.tick(time.monotonic() + HELD + 0.1)
+    assert not busy.held and busy.alive
     lab.tick(time.monotonic() + USELESS + 1)
     assert not busy.alive and lab.spare is not busy and lab.spare.alive
 

@@ -28,9 +28,8 @@ from tokenfield.lab.source import source
 
 #: Seconds between two looks, two pictures, two drawings of the curves.
 LOOK, PICTURE, CURVE = 0.02, 0.1, 0.4
-#: Seconds that controls must rest before a new run begins, so that a slider that is dragged does not begin
-#: one at every notch; but no change waits longer than this.
-REST, LONGEST = 0.1, 0.3
+#: Seconds between two changes that begin a run each: a slider that is dragged does not at every notch.
+BETWEEN = 0.25
 
 
 class Lab:
@@ -50,9 +49,9 @@ class Lab:
         self.url = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{self.server.get_port()}"
         self.setup, self.preset = Setup(), next(iter(PRESETS))
         self.colour, self.job = CHOICES[0], None
-        #: when a changed setup becomes a run, and when the first change was that waits for it
+        #: when a changed setup becomes a run, and when one did the last time
         self._due: float | None = None
-        self._changed_at: float | None = None
+        self._begun = -BETWEEN
         self._stage: Any = None
         self._frame: Any = None
         self._colouring: Colouring | None = None
@@ -89,7 +88,7 @@ class Lab:
                 wish = self.wishes.get_nowait()
         now = time.monotonic()
         if self._due is not None and now >= self._due:
-            self._due = self._changed_at = None
+            self._due, self._begun = None, now
             self.session.start(self.setup.config(), play=True)
         self.session.tick(now)
         self._tick_job()
@@ -147,7 +146,7 @@ class Lab:
         require(name in PRESETS, "phenomenon", f"be one of {', '.join(PRESETS)}", repr(name))
         self.preset, self.setup = name, PRESETS[name].setup
         self.panel.show_setup(self.setup, PRESETS[name].about)
-        self._due = self._changed_at = None
+        self._due = None
         self.session.start(self.setup.config(), play)
 
     def _change(self, field: str, value: Any) -> None:
@@ -162,9 +161,7 @@ class Lab:
             raise
         self.setup = changed
         self.panel.show_setup(changed, PRESETS[self.preset].about)
-        now = time.monotonic()
-        self._changed_at = now if self._changed_at is None else self._changed_at
-        self._due = min(now + REST, self._changed_at + LONGEST)
+        self._due = self._begun + BETWEEN
 
     def _changed(self, field: str, value: Any) -> Setup:
         if field == "beta":
@@ -210,7 +207,7 @@ class Lab:
             self.session.open(found, play)
         else:
             self.session.start(found, play)
-        self._due = self._changed_at = None
+        self._due = None
         self.panel.show_setup(
             self.setup, f"You are watching **{where.strip()}**. A change of a control leaves it."
         )

@@ -24,8 +24,12 @@ from tokenfield.lab.worker import Worker
 
 #: Frames the worker may be ahead of the one shown.
 AHEAD = 60
+#: Seconds over which frames are shown that were finished at once, by one long step.
+SPREAD = 1.0
 #: Seconds a busy worker has to turn to a new task; then the spare one takes over.
-GRACE = 0.1
+GRACE = 0.05
+#: Seconds for which such a worker is held at most, so that the other has the processors to itself.
+HELD = 1.0
 #: Seconds until a worker that still computes what nobody wants, or nobody watches, is ended.
 USELESS = 3.0
 #: Seconds a new worker has to start.
@@ -66,7 +70,7 @@ class Session:
         self._ahead = 0
         #: since when nobody watches; whether the worker waits to be allowed more; whether it was ended
         self._left: float | None = None
-        self._resting, self._ended = False, False
+        self._resting, self._ended, self._held = False, False, False
         self._columns: dict[str, list[float]] = {}
 
     # -- what to watch
@@ -182,7 +186,7 @@ class Session:
         self._look_after(now)
         self._mind_the_watchers(now)
         if self.playing and self.watched and self.frames:
-            self._head += self.speed * min(max(now - self._ticked, 0.0), 0.5)
+            self._head += self._pace() * min(max(now - self._ticked, 0.0), 0.5)
             self._head = min(self._head, float(len(self.frames) - 1))
             if self.finished and self.at >= len(self.frames) - 1:
                 self.playing = False
@@ -191,6 +195,11 @@ class Session:
         if not self.finished and allowed != self._ahead:
             self._ahead, self._resting = allowed, self._resting and allowed <= self._ahead
             self.worker.send("ahead", self._id, allowed)
+
+    def _pace(self) -> float:
+        """Frames a second; where many come at once and then none for a while, spread over that time."""
+        ready = len(self.frames) - 1 - self._head
+        return self.speed if self.finished else min(self.speed, max(ready, 2.0) / SPREAD)
 
     def close(self) -> None:
         """End the workers."""
@@ -219,6 +228,7 @@ class Session:
 
     def _add(self, frame: Frame) -> None:
         self.frames.append(frame)
+        self._let_go()
         if not frame.curves:
             return
         for name in CURVES:
@@ -231,6 +241,8 @@ class Session:
         self.status, self.finished, self._ended = sentence, True, False
 
     def _look_after(self, now: float) -> None:
+        if now - self._swapped > HELD:
+            self._let_go()
         if self.spare.ready and not self.spare.idle and now - self._swapped > USELESS:
             self.spare.kill()
             self.spare = self._make()
@@ -288,10 +300,17 @@ class Session:
         """
         self.worker, self.spare = self.spare, self.worker
         self.spare.send("rest", -self._id, None, 0)  # no other task has this number
-        self._swapped = now
+        self.spare.hold(True)
+        self._swapped, self._held = now, True
+
+    def _let_go(self) -> None:
+        if self._held:
+            self.spare.hold(False)
+            self._held = False
 
     def _replace_worker(self) -> None:
         self.worker.kill()
+        self._let_go()
         self._revive_spare()
         self.worker, self.spare = self.spare, self._make()
         self._born = time.monotonic()

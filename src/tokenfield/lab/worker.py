@@ -90,6 +90,11 @@ class Worker:
         """Whether the process runs."""
         return self.process.is_alive()
 
+    def hold(self, on: bool) -> None:
+        """Hold the process for a moment, so that another has the processors, or let it go on."""
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid or 0, signal.SIGSTOP if on else signal.SIGCONT)
+
     def kill(self) -> None:
         """End the process at once."""
         self.process.kill()
