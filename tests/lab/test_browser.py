@@ -138,7 +138,11 @@ class Visit:
         self.page.get_by_text(name, exact=True).locator("visible=true").first.click()
 
     def says(self, text, exact=False):
-        self.page.get_by_text(text, exact=exact).locator("visible=true").first.wait_for()
+        try:
+            self.page.get_by_text(text, exact=exact).locator("visible=true").first.wait_for()
+        except Exception:
+            self.picture("failure")
+            raise
 
     @property
     def time(self):

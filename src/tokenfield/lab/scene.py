@@ -203,16 +203,17 @@ class Scene:
         points = self._place(x)
         if self.stage.d == 2:
             points = points * self._spread[:, None]
+        # not in one with what follows: a page that is to show a ball and new points at once hangs
+        self._show_clusters(frame, x, colours)
         points = points.astype(np.float32)
         size = self.size * float(np.clip(0.45 / np.sqrt(len(points)), 0.009, 0.07))
-        with self.server.atomic():  # drawn once
-            self._show_clusters(frame, x, colours)
-            if self.cloud is None:
-                self.cloud = self.scene.add_point_cloud(
-                    "/tokens", points, colours.rgb, point_size=size, point_shape="circle",
-                    precision="float32", point_shading="flat",
-                )  # fmt: skip
-                return
+        if self.cloud is None:
+            self.cloud = self.scene.add_point_cloud(
+                "/tokens", points, colours.rgb, point_size=size, point_shape="circle", precision="float32",
+                point_shading="flat",
+            )  # fmt: skip
+            return
+        with self.server.atomic():
             self.cloud.points = points
             self.cloud.colors = colours.rgb
             self.cloud.point_size = size
