@@ -351,6 +351,7 @@ def test_a_stored_run_from_the_command_line(browser, tmp_path):
         visit.says("You are watching run")
         visit.wait_time(lambda t: t == 6)
         visit.check()
-        visit.page.close()
     finally:
-        assert command.interrupt() < 5
+        assert command.interrupt() < 5  # with the tab open
+    assert command.process.returncode == 0 and "Traceback" not in command.rest
+    visit.page.close()

@@ -8,6 +8,7 @@ import contextlib
 import io
 import ipaddress
 import queue
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,8 @@ from tokenfield.lab.source import source
 
 #: Seconds between two looks, two pictures, two drawings of the curves.
 LOOK, PICTURE, CURVE = 0.02, 0.1, 0.4
+#: Seconds that tabs have to take leave.
+GOODBYE = 0.3
 #: Seconds between two changes that begin a run each: a slider that is dragged does not at every notch.
 BETWEEN = 0.25
 
@@ -99,7 +102,10 @@ class Lab:
         self.session.close()
         if self.job is not None:
             self.job.cancel()
-        self.server.stop()
+        # a tab that is open takes seconds to say goodbye
+        stop = threading.Thread(target=self.server.stop, daemon=True)
+        stop.start()
+        stop.join(GOODBYE)
 
     # -- wishes
 
