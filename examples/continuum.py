@@ -22,9 +22,18 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SOLVER = tkf.Adaptive(rtol=1e-4, atol=1e-6)
 #: On the sphere the closest approach comes later for larger β: when to stop looking for it.
 SPHERE = {10.0: 14.0, 100.0: 19.0, 1000.0: 26.0}
+#: Late and cold, a million tokens look away from each other, where only direct sums serve: there those that
+#: are closer than this angle go on as one.
+MERGED = {(1_000_000, 1000.0): 0.005}
 
 
-def closest(weights: tkf.AttentionWeights, tokens: tkf.Tokens, beta: float, ts: np.ndarray) -> tkf.Trajectory:
+def closest(
+    weights: tkf.AttentionWeights,
+    tokens: tkf.Tokens,
+    beta: float,
+    ts: np.ndarray,
+    merge_angle: float | None = None,
+) -> tkf.Trajectory:
     """A run that measures W2 to the limit law, exactly: the limit has two atoms."""
     limit = tkf.theory.limit(weights).push(tokens)
     return tkf.simulate(
@@ -34,6 +43,7 @@ def closest(weights: tkf.AttentionWeights, tokens: tkf.Tokens, beta: float, ts: 
         SOLVER,
         snapshots=[],
         measure={"W2": lambda t: tkf.wasserstein(t, limit).value},
+        merge_angle=merge_angle,
         progress=True,
     )
 
@@ -43,6 +53,8 @@ def cell(run: tkf.Trajectory) -> str:
     words = f"{run.measured['W2'][k]:.4f} at t = {run.ts[k]:g}"
     if k == len(run.ts) - 1:
         words += ", still falling"
+    if "merge_distance" in run.stats:
+        words += f", merging moved by {run.stats['merge_distance']:.1g}"
     return f"{words} ({run.stats['summation']}, {run.stats['seconds']:.0f} s)"
 
 
@@ -61,7 +73,10 @@ def sphere(sizes: list[int]) -> Table:
     weights = tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.8]))
     for n in sizes:
         tokens = tkf.initial.uniform(n, 3, key=0)
-        runs = [closest(weights, tokens, beta, np.arange(0, end + 0.5, 0.5)) for beta, end in SPHERE.items()]
+        runs = [
+            closest(weights, tokens, beta, np.arange(0, end + 0.5, 0.5), MERGED.get((n, beta)))
+            for beta, end in SPHERE.items()
+        ]
         table.add_row(str(n), *(cell(run) for run in runs))
     return table
 

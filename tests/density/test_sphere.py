@@ -84,7 +84,7 @@ HEADS = {
 def test_every_head_reads_what_tokens_read(name):
     """The law as 5,000 quadrature tokens, read at the points of the grid by direct sums."""
     model = HEADS[name]
-    field = _Field.plan(model, DEGREE)
+    field = _Field.plan(model, DEGREE, 1e-9)
     grid = field.grid
     x = np.asarray(grid.points).reshape(3, -1).T
     moments = grid.moments(jnp.asarray(tilted(x)).reshape(1, *grid.shape))[0]

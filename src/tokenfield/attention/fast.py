@@ -154,8 +154,8 @@ def lengths(heads: np.ndarray) -> tuple[float, float]:
 
 
 def fast_size(least: int) -> int:
-    """A size not below the given one for which FFTs are quick."""
-    return int(fft.next_fast_len(least))  # pyright: ignore[reportArgumentType] (it is an int)
+    """An even size not below the given one for which FFTs are quick."""
+    return 2 * int(fft.next_fast_len(-(-least // 2)))  # pyright: ignore[reportArgumentType] (it is an int)
 
 
 def grid_size(
@@ -166,7 +166,7 @@ def grid_size(
     while size <= largest:
         if all(resolved(A, size) for A in heads):
             return size
-        size = fast_size(size + size // 5)
+        size = fast_size(size + size // 8)
     return 0
 
 

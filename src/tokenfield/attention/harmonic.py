@@ -126,16 +126,20 @@ class Harmonic(Fast):
         return jnp.swapaxes(whole[:, 0::2] + 1j * whole[:, 1::2], 2, 3)
 
     def _through_grid(self, by_node: Array, A: Array) -> Array:
-        """Modes (2, G, G) of the fields with the length s(u) that belongs to each direction."""
-        G, L = self.grid, self.degree
+        """Modes (2, G, G) of the fields with the length s(u) that belongs to each direction.
+
+        Only colatitudes up to π are computed: beyond, the doubled sphere has every point again.
+        """
+        G = self.grid
         s = 1 / jnp.linalg.norm(jnp.linalg.solve(A.T, _directions(G).reshape(3, -1)), axis=0)
 
         def values(series: Array) -> Array:
-            padded = jnp.pad(series, ((0, 0), (0, G - 2 * L - 1), (0, G - 2 * L - 1)))
-            return jnp.fft.ifft2(jnp.roll(padded, (-L, -L), axis=(1, 2))).reshape(2, -1)
+            upper = _synthesis(series, G, axis=1)[:, : G // 2 + 1]
+            return _synthesis(upper, G, axis=2).reshape(2, -1)
 
-        fields = self.radial.sum(values, self._series(by_node), s).reshape(2, G, G)
-        return jnp.fft.fftshift(jnp.fft.fft2(fields), axes=(1, 2))
+        upper = self.radial.sum(values, self._series(by_node), s).reshape(2, G // 2 + 1, G)
+        lower = jnp.roll(upper[:, -2:0:-1], G // 2, axis=2)  # (2π − θ, φ + π) is (θ, φ)
+        return jnp.fft.fftshift(jnp.fft.fft2(jnp.concatenate([upper, lower], axis=1)), axes=(1, 2))
 
     def _at(self, modes: Array, theta: Array, phi: Array) -> Array:
         return nufft2(modes, theta, phi, iflag=1, eps=self.eps)
@@ -147,8 +151,15 @@ def _angles(x: Array) -> tuple[Array, Array]:
     return jnp.arctan2(across, x[:, 2]), jnp.arctan2(x[:, 1], x[:, 0])
 
 
+def _synthesis(modes: Array, G: int, axis: int) -> Array:
+    """Values at G points of a turn, divided by G, of Fourier series whose middle mode is the constant."""
+    size = modes.shape[axis]
+    width = [(0, G - size if k == axis else 0) for k in range(modes.ndim)]
+    return jnp.fft.ifft(jnp.roll(jnp.pad(modes, width), -(size // 2), axis=axis), axis=axis)
+
+
 def _directions(G: int) -> Array:
-    """Points (3, G, G) of the doubled sphere, θ first."""
+    """Points (3, G/2 + 1, G) of the sphere, colatitude first, G even."""
     turn = jnp.arange(G) * (2 * jnp.pi / G)
-    theta, phi = jnp.meshgrid(turn, turn, indexing="ij")
+    theta, phi = jnp.meshgrid(turn[: G // 2 + 1], turn, indexing="ij")
     return jnp.stack([jnp.sin(theta) * jnp.cos(phi), jnp.sin(theta) * jnp.sin(phi), jnp.cos(theta)])

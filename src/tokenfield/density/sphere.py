@@ -40,8 +40,6 @@ from tokenfield.tokens import Tokens
 
 #: Order of the filter; its rate at the greatest degree is that degree: a wave passes a cell in 1/L.
 FILTER_ORDER = 16
-#: Relative precision of the sums.
-PRECISION = 1e-11
 #: Least mass that a softmax mean is taken over, where 1 is all mass in the direction of the query.
 LEAST_MASS = 1e-13
 
@@ -73,7 +71,7 @@ class Sphere(Domain):
     def run(self, problem: Problem, watch: Watch) -> DensityTrajectory:
         """March the moments through the times."""
         require(problem.model.d == 3, "model", "have the dimension 3 of the domain", problem.model.d)
-        field = _Field.plan(problem.model, self.degree)
+        field = _Field.plan(problem.model, self.degree, self.tolerance)
         marched = march(
             adaptive(field, self.tolerance, self._decay(field, problem.diffusion)),
             field.pack(self._start(field.grid, problem.rho0)), problem.ts, watch,
@@ -199,9 +197,9 @@ class _Field(eqx.Module):
     degree: int = eqx.field(static=True)
 
     @classmethod
-    def plan(cls, model: Model, degree: int) -> "_Field":
+    def plan(cls, model: Model, degree: int, tolerance: float) -> "_Field":
         """Tables; the flux has one degree more than the density."""
-        return cls(HarmonicGrid.plan(degree + 1), heads(model, degree + 1), degree)
+        return cls(HarmonicGrid.plan(degree + 1), heads(model, degree + 1, tolerance), degree)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -229,13 +227,13 @@ class _Field(eqx.Module):
         return -self.pack(self.grid.divergence(density * velocity))
 
 
-def heads(model: Model, degree: int) -> tuple[Head, ...]:
-    """How each head of the model reads on a grid of this degree."""
+def heads(model: Model, degree: int, tolerance: float) -> tuple[Head, ...]:
+    """How each head of the model reads on a grid of this degree, with this relative error at most."""
     if isinstance(model, SoftmaxAttention | UnnormalisedAttention) and not model.infinite:
         unit = model.log_time_unit if isinstance(model, UnnormalisedAttention) else None
         B, V = model.weights.stacked()
         return tuple(
-            _Exponential(A, v, unit, _multipliers(np.asarray(A), degree), _harmonic(np.asarray(A)))
+            _Exponential(A, v, unit, _multipliers(np.asarray(A), degree), _harmonic(np.asarray(A), tolerance))
             for A, v in zip(model.beta * B, V, strict=True)
         )
     if isinstance(model, InteractionFlow):
@@ -264,8 +262,8 @@ def _multipliers(A: np.ndarray, degree: int) -> Array | None:
     return jnp.asarray(values * np.where(A[0, 0] < 0, (-1.0) ** l, 1.0))
 
 
-def _harmonic(A: np.ndarray) -> Harmonic | None:
-    return None if _is_scalar(A) else Harmonic.plan(A[None], PRECISION)
+def _harmonic(A: np.ndarray, tolerance: float) -> Harmonic | None:
+    return None if _is_scalar(A) else Harmonic.plan(A[None], tolerance)
 
 
 def _funk_hecke(phi: Any, c: float, degree: int) -> Array:
