@@ -302,7 +302,7 @@ class Lab:
         if session.stage is None:
             return session.status
         if made <= 1:
-            return "compiling the model (seconds, the first time)"
+            return "the first step: compiling takes seconds, many tokens take longer"
         reached = session.frames[-1].t
         if session.waiting:
             return f"computing: {made} of {total} frames, t = {reached:.4g}"
