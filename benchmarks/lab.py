@@ -1,29 +1,41 @@
-"""How often the lab moves: 8,000 shown tokens of a run of 10^5, on this machine, rendered by software.
+"""How often the lab moves and how soon it answers: 8,000 shown tokens of many, rendered by software.
 
-    python benchmarks/lab.py [--tokens 100000] [--seconds 20]
+    python benchmarks/lab.py [--tokens 100000] [--seconds 20] [--changes 5]
 
-Counts the pictures that reach the page (messages with new points, seen by the page's own websocket) while a
-run plays, on the circle and on the sphere, and the frames that the page renders. Needs playwright and
-Chromium.
+Plays a preset with that many tokens, as a person sets it up in the page, on the circle and on the sphere. It
+counts the pictures that reach the page (messages with new points, seen by the page's own websocket), each of
+a new time of the run, and those that the page draws. Then it moves the β slider while the run is being
+computed, also with ten times the tokens, and reports the seconds until the page shows the first picture
+of the new run. Needs playwright and Chromium.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from playwright.sync_api import sync_playwright
+import numpy as np
+from playwright.sync_api import Page, sync_playwright
 
 from tokenfield.lab.app import Lab
-from tokenfield.lab.presets import PRESETS
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
              "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # fmt: skip
-#: Counts the frames that the browser draws.
-COUNT = "() => { window.drawn = 0; const f = () => { window.drawn += 1; requestAnimationFrame(f); }; f(); }"
+#: Counts the pictures that the browser draws: it clears the canvas before each. (A loop of animation frames
+#: would make it draw sixty times a second for nothing.)
+COUNT = """window.drawn = 0;
+const clear = WebGL2RenderingContext.prototype.clear;
+WebGL2RenderingContext.prototype.clear = function (mask) {
+  window.drawn += 1;
+  return clear.call(this, mask);
+};
+"""
+#: Whether the clock of the page stands at the beginning of a run.
+FRESH = "() => [...document.querySelectorAll('span')].some(s => s.textContent === 't = 0')"
 
 
 class Tab(threading.Thread):
@@ -32,67 +44,148 @@ class Tab(threading.Thread):
     def __init__(self, url: str):
         super().__init__(daemon=True)
         self.url, self.received, self.drawn = url, [], 0
-        self.open, self.done = threading.Event(), threading.Event()
+        self.answers: list[float] = []
+        self.open, self.done, self.change = threading.Event(), threading.Event(), threading.Event()
 
     def run(self) -> None:
-        """Count what comes and what is drawn until told to stop."""
+        """Count what comes and what is drawn, and move the slider when asked, until told to stop."""
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium") or shutil.which("google-chrome")
             browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
             page = browser.new_page(viewport={"width": 1280, "height": 800})
+            page.set_default_timeout(120_000)
             page.on("websocket", lambda s: s.on("framereceived", self._count))
+            page.add_init_script(COUNT)
             page.goto(self.url)
-            page.evaluate(COUNT)
             self.open.set()
             while not self.done.is_set():
                 page.wait_for_timeout(100)
                 self.drawn = page.evaluate("window.drawn")
+                if self.change.is_set():
+                    self.answers.append(self._move_beta(page))
+                    self.change.clear()
             browser.close()
 
     def _count(self, payload: bytes | str) -> None:
         if len(payload) > 50_000:  # 8,000 points and their colours
             self.received.append(time.monotonic())
 
+    def _move_beta(self, page: Page) -> float:
+        """Press a key on the slider; the seconds until the page shows the new run."""
+        slider = page.get_by_role("slider").locator("visible=true").nth(2)
+        slider.focus()
+        began = time.monotonic()
+        slider.press("ArrowLeft")
+        page.wait_for_function(FRESH)
+        return time.monotonic() - began
 
-def measure(d: int, tokens: int, seconds: float) -> tuple[float, float, float]:
-    """Pictures sent, received and frames drawn per second, once the first steps are compiled."""
-    name = "the same on the circle" if d == 2 else "concentration, then escape"
-    lab = Lab(port=0, out=Path("out/lab"))
-    try:
-        lab.setup = replace(PRESETS[name].setup, n=tokens, frames=1000)
-        lab.session.start(lab.setup.config())
-        tab = Tab(lab.url)
-        tab.start()
-        lab.run(tab.open.is_set)
+
+class Rates(NamedTuple):
+    """Per second: pictures sent, received, pictures drawn, simulated time, and processor seconds of the
+    workers, of the lab itself and of the browser.
+    """
+
+    sent: float
+    received: float
+    drawn: float
+    simulated: float
+    workers: float
+    server: float
+    browser: float
+
+
+def processor_seconds() -> np.ndarray:
+    """So far of the workers, of this process and of the browser: what others leave of the machine varies."""
+    parent, used, name = {}, {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            name[int(folder.name)] = (folder / "cmdline").read_text()
+            parent[int(folder.name)] = int(fields[1])
+            used[int(folder.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    found = {"spawn_main": 0.0, "": 0.0, "chrom": 0.0}
+    for process, seconds in used.items():
+        if process == os.getpid():
+            found[""] += seconds
+        elif _descends(process, parent):
+            kind = next((k for k in found if k and k in name[process]), None)
+            found |= {} if kind is None else {kind: found[kind] + seconds}
+    return np.array(list(found.values()))
+
+
+def _descends(process: int, parent: dict[int, int]) -> bool:
+    while process in parent and process != os.getpid():
+        process = parent[process]
+    return process == os.getpid()
+
+
+class Watched:
+    """A lab with one tab, playing a preset with so many tokens."""
+
+    def __init__(self, d: int, tokens: int):
+        self.tokens = tokens
+        self.lab = Lab(port=0, out=Path("out/lab"))
+        self.tab = Tab(self.lab.url)
+        self.tab.start()
+        self.lab.run(self.tab.open.is_set)
+        preset = "the same on the circle" if d == 2 else "concentration, then escape"
+        for wish in (("preset", preset), ("n", tokens)):
+            self.lab.wishes.put(wish)
+
+    def rates(self, seconds: float) -> Rates:
+        """Once the first steps are compiled."""
+        lab, tab = self.lab, self.tab
+        lab.run(lambda: lab.session.stage is not None and lab.session.stage.n == self.tokens)
         lab.run(lambda: len(lab.session.frames) > 20)
         began, sent, received, drawn = time.monotonic(), lab.pictures, len(tab.received), tab.drawn
+        t, used = lab.session.curves()["t"][-1], processor_seconds()
         lab.run(lambda: time.monotonic() - began > seconds)
         span = time.monotonic() - began
-        rates = (
-            (lab.pictures - sent) / span,
-            (len(tab.received) - received) / span,
-            (tab.drawn - drawn) / span,
-        )
-        tab.done.set()
-        tab.join(20)
-        return rates
-    finally:
-        lab.close()
+        simulated = lab.session.curves()["t"][-1] - t
+        counts = (lab.pictures - sent, len(tab.received) - received, tab.drawn - drawn, simulated)
+        return Rates(*(float(v) / span for v in (*counts, *(processor_seconds() - used))))
+
+    def answers(self, changes: int) -> list[float]:
+        """Seconds until a change of β is seen, while a run is being computed."""
+        lab, tab = self.lab, self.tab
+        for _ in range(changes):
+            lab.run(lambda: lab.session.stage is not None and lab.session.stage.n == self.tokens)
+            lab.run(lambda: lab.session.frame is not None and lab.session.frame.t > 0)
+            rest = time.monotonic() + 1.0
+            lab.run(lambda rest=rest: time.monotonic() > rest)
+            tab.change.set()
+            lab.run(lambda: not tab.change.is_set())
+        return tab.answers
+
+    def close(self) -> None:
+        """Close the tab and the lab."""
+        self.tab.done.set()
+        self.tab.join(20)
+        self.lab.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--changes", type=int, default=5)
     options = parser.parse_args()
-    print(
-        f"{options.tokens} tokens, 8,000 shown; {os.cpu_count()} cores, load before: {os.getloadavg()[0]:.1f}"
-    )
-    print("| d | pictures sent / s | received by the page / s | frames drawn / s |")
-    print("|---|---|---|---|")
-    for d in (2, 3):
-        sent, received, drawn = measure(d, options.tokens, options.seconds)
-        print(f"| {d} | {sent:.1f} | {received:.1f} | {drawn:.1f} |", flush=True)
+    n = options.tokens
+    print(f"8,000 tokens shown; {os.cpu_count()} cores, load before: {os.getloadavg()[0]:.1f}")
+    print("| tokens | d | pictures sent / s | received by the page / s | pictures drawn / s | t / s "
+          "| cores busy: workers | lab | browser "
+          "| change of β seen after (s): median, worst |")  # fmt: skip
+    print("|" + 10 * "---|")
+    for tokens, d in ((n, 2), (n, 3), (10 * n, 3)):
+        watched = Watched(d, tokens)
+        try:
+            rates = watched.rates(options.seconds) if tokens == n else None
+            answers = sorted(watched.answers(options.changes))
+        finally:
+            watched.close()
+        shown = " | ".join("–" * 7) if rates is None else " | ".join(f"{v:.2g}" for v in rates)
+        middle = answers[len(answers) // 2]
+        print(f"| {tokens} | {d} | {shown} | {middle:.2f}, {answers[-1]:.2f} |", flush=True)
     print(f"load after: {os.getloadavg()[0]:.1f}")
 
 

@@ -8,8 +8,9 @@ import pytest
 from tokenfield import initial
 from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.phases import phases
+from tokenfield.lab import setup
 from tokenfield.lab.colouring import CHOICES, colouring
-from tokenfield.lab.frame import COLOURS, SHOWN, Observer, Stage
+from tokenfield.lab.frame import COLOURS, CURVES, SHOWN, Observer, Stage, is_measured
 from tokenfield.lab.phase import phase
 from tokenfield.lab.presets import PRESETS
 from tokenfield.simulate import simulate
@@ -91,6 +92,17 @@ def test_clusters_are_narrow_heavy_groups_and_keep_their_colours():
     assert observer.see(2.0, around([[1, 0, 0]], 80, 0.02)).curves["clusters"] == 1
 
 
+def test_of_many_frames_only_some_are_measured():
+    assert all(is_measured(k, 400) for k in range(400))
+    measured = [k for k in range(1000) if is_measured(k, 1000)]
+    assert measured[:3] == [0, 3, 6] and measured[-1] == 999 and len(measured) <= 400
+    two = around([[1, 0, 0], [0, 0, 1]], 40, 0.02)
+    observer = Observer(Tokens(two), DIAGONAL, 1.0)
+    first, second = observer.see(0.0, two), observer.see(1.0, two[::-1].copy(), measured=False)
+    assert second.curves == {} and second.speed.max() > 1
+    np.testing.assert_array_equal(second.colour, first.colour)
+
+
 def test_a_part_of_many_tokens_is_shown_and_said_so():
     tokens = initial.uniform(3 * SHOWN, 2, 0)
     observer = Observer(tokens, None, None)
@@ -152,6 +164,21 @@ def test_r_of_the_preset_goes_up_down_and_up():
     R, t = np.array([f.curves["order"] for f in frames]), np.array([f.t for f in frames])
     turns = t[1:-1][np.sign(np.diff(R))[1:] != np.sign(np.diff(R))[:-1]]
     np.testing.assert_allclose(turns, [1.10, 5.78], atol=0.06)  # theory §3.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["concentration, then escape", "rotating", "two clusters that last"])
+def test_long_steps_for_many_tokens_change_no_curve_by_a_pixel(name, monkeypatch):
+    few = {"n": 300, "frames": 61}
+    monkeypatch.setattr(setup, "RTOL", 1e-9)
+    exact = [f.curves for f in watch(name, **few)[1]]
+    monkeypatch.setattr(setup, "MANY", 0)
+    monkeypatch.setattr(setup, "MOST_FRAMES", 61)
+    _, frames, _, run = watch(name, **few)
+    assert run.solver.rtol == setup.LOOSE
+    for curve in CURVES:
+        difference = [f.curves[curve] - e[curve] for f, e in zip(frames, exact, strict=True)]
+        np.testing.assert_allclose(difference, 0, atol=1e-3)
 
 
 def test_without_tokens_to_compare_it_is_the_start():

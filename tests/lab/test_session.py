@@ -1,56 +1,19 @@
 """The session: play, scrub, change, and what happens when a worker hangs, dies or is not wanted."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.lab.puppet import Puppet, frame
 from tokenfield.errors import InputError
 from tokenfield.lab import session as module
-from tokenfield.lab.frame import CURVES, Frame, Stage
-from tokenfield.lab.session import AHEAD, Session
+from tokenfield.lab.session import AHEAD, HELD, USELESS, Session
 from tokenfield.lab.setup import Setup
 
-STAGE = Stage(2, 2, np.full(2, 0.5), np.eye(2))
 RUN = Setup(n=4).config()
-
-
-def frame(t):
-    return Frame(t, np.eye(2), np.zeros(2), np.zeros(2, int), dict.fromkeys(CURVES, 1.0))
-
-
-class Puppet:
-    """A worker whose strings the test holds."""
-
-    made: list = []  # noqa: RUF012
-
-    def __init__(self):
-        self.ready, self.alive, self.sent, self.said = True, True, [], []
-        Puppet.made.append(self)
-
-    def send(self, *message):
-        self.sent.append(message)
-
-    def answers(self):
-        said, self.said = self.said, []
-        return said
-
-    def kill(self):
-        self.alive = False
-
-    @property
-    def task(self):
-        return [m for m in self.sent if m[0] != "ahead"][-1][1]
-
-    @property
-    def ahead(self):
-        return self.sent[-1][-1]
-
-    def begin(self, total=300):
-        self.said += [("taken", self.task), ("begin", self.task, STAGE, np.arange(total) / 10)]
-
-    def make(self, first, last):
-        self.said += [("frame", self.task, frame(k / 10)) for k in range(first, last)]
 
 
 @pytest.fixture
@@ -100,6 +63,16 @@ def test_pause_step_scrub_and_restart(lab):
     assert lab.at == 0 and lab.playing
 
 
+def test_curves_are_those_of_the_measured_frames_so_far(lab):
+    for k in range(9):
+        few = frame(k / 10) if k % 3 == 0 else replace(frame(k / 10), curves={})
+        lab.worker.said.append(("frame", lab.worker.task, few))
+    lab.tick()
+    for at, ts in ((0, [0.0]), (2, [0.0]), (3, [0.0, 0.3]), (8, [0.0, 0.3, 0.6])):
+        lab.scrub(at)
+        assert lab.curves()["t"].tolist() == ts and len(lab.curves()["order"]) == len(ts)
+
+
 def test_the_worker_is_held_near_what_is_shown_and_rests_when_nobody_watches(lab):
     lab.worker.make(0, 40)
     lab.tick()
@@ -109,13 +82,36 @@ def test_the_worker_is_held_near_what_is_shown_and_rests_when_nobody_watches(lab
     lab.watched = False
     lab.tick()
     assert lab.worker.ahead == 40  # not one frame more
-    at = lab.at
+    lab.worker.said.append(("waiting", lab.worker.task, 40))
+    at, resting = lab.at, lab.worker
     lab.playing = True
-    lab.tick(1e6)
-    assert lab.at == at
+    for now in (1e6, 2e6):
+        lab.tick(now)
+    assert lab.at == at and lab.worker is resting and resting.alive
     lab.watched = True
     lab.tick()
     assert lab.worker.ahead == 31 + AHEAD
+
+
+def test_a_long_step_that_nobody_watches_is_ended_and_begun_again_for_those_who_come_back(lab):
+    lab.worker.make(0, 40)
+    lab.worker.said.append(("waiting", lab.worker.task, 40))
+    lab.tick(1.0)
+    lab.scrub(30)
+    lab.tick(1.1)  # allowed more, so it waits no longer
+    lab.watched, busy = False, lab.worker
+    lab.tick(2.0)
+    lab.tick(2.5 + USELESS)
+    assert not busy.alive and lab.worker.sent == [] and len(lab.frames) == 40
+    lab.tick(1e6)
+    assert lab.worker.alive and lab.worker.sent == []
+    lab.watched = True
+    lab.tick(2e6)
+    assert lab.worker.sent[-1][0] == "run"
+    lab.worker.begin()
+    lab.worker.make(0, 35)
+    lab.tick(2e6)
+    assert lab.at == 30 and lab.messages == type(lab.messages)()
 
 
 def test_frames_of_a_run_that_was_given_up_are_not_shown(lab):
@@ -126,7 +122,7 @@ def test_frames_of_a_run_that_was_given_up_are_not_shown(lab):
     assert lab.frames == [] and lab.worker.task == old + 1
 
 
-def test_a_busy_worker_is_replaced_after_a_moment(lab, monkeypatch):
+def busy_and_asked_for_another(lab, monkeypatch):
     lab.worker.make(0, 5)
     lab.tick()
     busy = lab.worker
@@ -135,8 +131,47 @@ def test_a_busy_worker_is_replaced_after_a_moment(lab, monkeypatch):
     assert lab.worker is busy
     monkeypatch.setattr(module, "GRACE", -1.0)
     lab.tick()
-    assert lab.worker is not busy and not busy.alive and len(Puppet.made) == 3
-    assert lab.worker.sent[-1][:2] == ("run", lab._id)
+    monkeypatch.undo()
+    assert lab.worker is not busy and lab.worker.sent[-1][:2] == ("run", lab._id)
+    assert lab.spare is busy and busy.sent[-1][0] == "rest" and len(Puppet.made) == 2
+    assert busy.held
+    return busy
+
+
+def test_the_spare_takes_over_from_a_busy_worker_which_is_then_the_spare(lab, monkeypatch):
+    busy = busy_and_asked_for_another(lab, monkeypatch)
+    # what it says of the run that it was asked for before it was told to rest is not heard
+    busy.said.append(("frame", lab._id, frame(9.0)))
+    lab.tick()
+    assert lab.frames == [] and busy.held
+    lab.worker.begin()
+    lab.worker.make(0, 1)
+    lab.tick()
+    assert len(lab.frames) == 1 and not busy.held
+    other = lab.worker
+    lab.start(RUN)
+    monkeypatch.setattr(module, "GRACE", -1.0)
+    lab.tick()
+    assert lab.worker is other  # neither is free
+    busy.idle = True
+    lab.tick()
+    assert lab.worker is busy and lab.spare is other
+
+
+def test_a_worker_that_does_not_come_to_rest_is_ended(lab, monkeypatch):
+    busy = busy_and_asked_for_another(lab, monkeypatch)
+    lab.tick()
+    assert busy.alive
+    lab.tick(time.monotonic() + HELD + 0.1)
+    assert not busy.held and busy.alive
+    lab.tick(time.monotonic() + USELESS + 1)
+    assert not busy.alive and lab.spare is not busy and lab.spare.alive
+
+
+def test_a_dead_spare_is_replaced_when_something_is_asked_for(lab):
+    lab.spare.alive = False
+    lab.start(RUN)
+    assert lab.spare.alive and len(Puppet.made) == 3
 
 
 def test_a_worker_that_prepares_many_tokens_is_left_alone(lab, monkeypatch):
@@ -168,6 +203,13 @@ def test_a_worker_that_dies_is_replaced_once_with_a_message(lab):
     lab.worker.make(0, 2)
     lab.tick()
     assert len(lab.frames) == 2  # the lab goes on
+
+
+def test_both_workers_may_die_at_once(lab):
+    lab.worker.alive = lab.spare.alive = False
+    lab.tick()
+    lab.tick()
+    assert len(lab.messages) == 1 and not lab.finished and lab.worker.sent[-1][0] == "run"
 
 
 def test_trouble_is_a_message_and_keeps_the_frames(lab):

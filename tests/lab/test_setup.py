@@ -70,6 +70,15 @@ def test_every_model_comes_with_a_solver_that_can_do_it(model, log, beta):
     assert isinstance(arguments["solver"], RungeKutta4) == rough
 
 
+def test_many_tokens_take_more_pictures_and_longer_steps_beyond_the_circle():
+    few, many = SMALL.config(), replace(SMALL, n=20_001).config()
+    assert (len(few.arguments()["ts"]), few.solver.rtol) == (301, 1e-6)
+    assert (many.times.count, many.solver.rtol) == (1000, 1e-4)
+    # where errors may grow for long, steps stay as they are
+    circle = replace(PRESETS["the same on the circle"].setup, n=100_000)
+    assert circle.config().solver.rtol == replace(SMALL, n=20_001, log=True).config().solver.rtol == 1e-6
+
+
 def test_matrices_are_turned_spectra():
     run = replace(SMALL, V_angle=30.0, turn=0.5).config()
     V = np.asarray(run.weights.build().V)

@@ -8,6 +8,7 @@ import contextlib
 import io
 import ipaddress
 import queue
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,17 +20,19 @@ import viser
 from tokenfield.errors import InputError, RunError, as_whole, require
 from tokenfield.lab import job
 from tokenfield.lab.colouring import CHOICES, Colouring, colouring
-from tokenfield.lab.panel import Panel, beta_of, numbers
+from tokenfield.lab.panel import SCALES, Panel, beta_of, numbers
 from tokenfield.lab.presets import PRESETS
-from tokenfield.lab.scene import Scene, parse_axes
+from tokenfield.lab.scene import PROJECTIONS, Scene, parse_axes
 from tokenfield.lab.session import Message, Session
 from tokenfield.lab.setup import LAWS, Setup, fitted
 from tokenfield.lab.source import source
 
 #: Seconds between two looks, two pictures, two drawings of the curves.
 LOOK, PICTURE, CURVE = 0.02, 0.1, 0.4
-#: Seconds that controls must rest before a new run begins, so that a slider that is dragged begins one only.
-REST = 0.15
+#: Seconds that tabs have to take leave.
+GOODBYE = 0.3
+#: Seconds between two changes that begin a run each: a slider that is dragged does not at every notch.
+BETWEEN = 0.25
 
 
 class Lab:
@@ -49,7 +52,9 @@ class Lab:
         self.url = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{self.server.get_port()}"
         self.setup, self.preset = Setup(), next(iter(PRESETS))
         self.colour, self.job = CHOICES[0], None
+        #: when a changed setup becomes a run, and when one did the last time
         self._due: float | None = None
+        self._begun = -BETWEEN
         self._stage: Any = None
         self._frame: Any = None
         self._colouring: Colouring | None = None
@@ -86,7 +91,7 @@ class Lab:
                 wish = self.wishes.get_nowait()
         now = time.monotonic()
         if self._due is not None and now >= self._due:
-            self._due = None
+            self._due, self._begun = None, now
             self.session.start(self.setup.config(), play=True)
         self.session.tick(now)
         self._tick_job()
@@ -97,7 +102,10 @@ class Lab:
         self.session.close()
         if self.job is not None:
             self.job.cancel()
-        self.server.stop()
+        # a tab that is open takes seconds to say goodbye
+        stop = threading.Thread(target=self.server.stop, daemon=True)
+        stop.start()
+        stop.join(GOODBYE)
 
     # -- wishes
 
@@ -141,6 +149,7 @@ class Lab:
                 self._change(what, value)
 
     def _take_preset(self, name: str, play: bool) -> None:
+        require(name in PRESETS, "phenomenon", f"be one of {', '.join(PRESETS)}", repr(name))
         self.preset, self.setup = name, PRESETS[name].setup
         self.panel.show_setup(self.setup, PRESETS[name].about)
         self._due = None
@@ -153,18 +162,21 @@ class Lab:
             changed.config()
             # every object is built, of few tokens, before the run at hand is given up
             replace(changed, n=min(changed.n, 8)).config().arguments()
-        except InputError:
+        except Exception:
             self.panel.show_setup(self.setup, PRESETS[self.preset].about)
             raise
         self.setup = changed
         self.panel.show_setup(changed, PRESETS[self.preset].about)
-        self._due = time.monotonic() + REST
+        self._due = self._begun + BETWEEN
 
     def _changed(self, field: str, value: Any) -> Setup:
         if field == "beta":
             value = beta_of(value)
         elif field == "log":
-            value = value == "logarithmic"
+            require(value in SCALES, "time scale", f"be one of {', '.join(SCALES)}", repr(value))
+            value = value == SCALES[1]
+        elif field == "d":
+            as_whole(value, "dimension", 2)
         elif field.endswith("spectrum"):
             value = numbers(value, f"eigenvalues of {field[0]}")
         changed = replace(self.setup, **{field: value})
@@ -182,8 +194,12 @@ class Lab:
             require(value in CHOICES, "colour by", f"be one of {', '.join(CHOICES)}", repr(value))
             self.colour = value
         elif what == "size":
+            require(0 < value < 100, "token size", "be positive and below 100", value)
             scene.size = float(value)
         else:
+            if what == "projection":
+                require(value in PROJECTIONS, "projection", f"be one of {', '.join(PROJECTIONS)}",
+                        repr(value))  # fmt: skip
             if what == "axes" and self._stage is not None:
                 parse_axes(value, max(self._stage.d, 3))
             setattr(scene, {"axes": "axes_text"}.get(what, what), value)
@@ -286,7 +302,7 @@ class Lab:
         if session.stage is None:
             return session.status
         if made <= 1:
-            return "compiling the model (seconds, the first time)"
+            return "the first step: compiling takes seconds, many tokens take longer"
         reached = session.frames[-1].t
         if session.waiting:
             return f"computing: {made} of {total} frames, t = {reached:.4g}"

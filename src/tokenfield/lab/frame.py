@@ -25,6 +25,8 @@ SHOWN, NUMBERS, FEW = 8000, 250_000, 500
 HEAVY, NARROW = 0.02, 0.3
 #: Colours for clusters; the last stands for tokens in none.
 COLOURS = 7
+#: Points of a curve: of more frames only every second, third, ... is measured.
+POINTS = 400
 #: The curves, in order.
 CURVES = ("distance", "to_limit", "to_end", "order", "energy", "clusters")
 
@@ -57,7 +59,8 @@ class Stage:
 @dataclass(frozen=True, eq=False)
 class Frame:
     """One time: `x` (m, d) the shown tokens, `speed` (m,) of each since the frame before, `colour` (m,) of
-    the cluster it is in (`COLOURS` if in none), `curves`: name → number, NaN where it has no meaning.
+    the cluster it is in (`COLOURS` if in none), `curves`: name → number, NaN where it has no meaning. Frames
+    between two measurements have no curves, and the clusters of the frame before.
     """
 
     t: float
@@ -83,28 +86,20 @@ class Observer:
         self.before: tuple[float, np.ndarray] | None = None
         self.colour = np.full(len(self.shown), COLOURS)
 
-    def frame(self, t: float, tokens: Tokens) -> Frame:
+    def frame(self, t: float, tokens: Tokens, measured: bool = True) -> Frame:
         """The next frame, of all tokens of the run."""
-        return self.see(t, np.asarray(tokens.x)[self.shown])
+        return self.see(t, np.asarray(tokens.x)[self.shown], measured)
 
-    def see(self, t: float, x: np.ndarray) -> Frame:
+    def see(self, t: float, x: np.ndarray, measured: bool = True) -> Frame:
         """The next frame, of the shown tokens only."""
-        law = Tokens(x, self.law.weights)
         speed = np.zeros(len(x))
         if self.before is not None and t > self.before[0]:
             chord = np.linalg.norm(x - self.before[1], axis=1)
             speed = 2 * np.arcsin(np.minimum(chord / 2, 1.0)) / (t - self.before[0])
         self.before = (t, x)
-        count = self._clusters(x)
-        curves = {
-            "distance": self._distance(law),
-            "to_limit": _angle(law, self.of_D),
-            "to_end": _angle(law, self.of_V),
-            "order": float(np.linalg.norm(np.asarray(law.weights) @ x)),
-            "energy": self._energy(x),
-            "clusters": float(count),
-        }
-        return Frame(float(t), x.astype(np.float32), speed.astype(np.float32), self.colour.copy(), curves)
+        curves = self._measure(x) if measured else {}
+        colour = self.colour.astype(np.int8)
+        return Frame(float(t), x.astype(np.float32), speed.astype(np.float32), colour, curves)
 
     # -- what stays
 
@@ -150,6 +145,17 @@ class Observer:
         return facts
 
     # -- what moves
+
+    def _measure(self, x: np.ndarray) -> dict[str, float]:
+        law = Tokens(x, self.law.weights)
+        return {
+            "distance": self._distance(law),
+            "to_limit": _angle(law, self.of_D),
+            "to_end": _angle(law, self.of_V),
+            "order": float(np.linalg.norm(np.asarray(law.weights) @ x)),
+            "energy": self._energy(x),
+            "clusters": float(self._clusters(x)),
+        }
 
     def _distance(self, law: Tokens) -> float:
         if self.of_D is None or self.stage.kind == "all":
@@ -211,6 +217,11 @@ def _angle(law: Tokens, space: Limit | None) -> float:
     inside = x @ space.basis
     angle = np.arctan2(np.linalg.norm(x - inside @ space.basis.T, axis=1), np.linalg.norm(inside, axis=1))
     return float(np.sqrt(np.asarray(law.weights) @ angle**2))
+
+
+def is_measured(k: int, count: int) -> bool:
+    """Whether the k-th of `count` frames has its point on the curves: the last has, and few enough others."""
+    return k % -(-count // POINTS) == 0 or k == count - 1
 
 
 def _choice(n: int, d: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from viser import Icon
 
 from tokenfield.errors import InputError
 from tokenfield.lab.colouring import CHOICES, SPACES, swatch
-from tokenfield.lab.frame import Stage
+from tokenfield.lab.frame import POINTS, Stage
 from tokenfield.lab.phase import Phase
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import PROJECTIONS
@@ -20,8 +20,8 @@ from tokenfield.lab.setup import LAWS, MODELS, WARM, Setup
 
 #: The slider of log10 β goes so far; beyond the last number stands infinity.
 COOLEST, INFINITE = 4.0, 4.2
-#: Points of a curve; more are thinned out.
-POINTS = 400
+#: How times are spaced.
+SCALES = ("linear", "logarithmic")
 #: Least value on a logarithmic axis.
 FLOOR = 1e-6
 #: Colours of the phases' names.
@@ -111,8 +111,7 @@ class Panel:
             self.number = self._on(gui.add_number("κ", 0.0, step=0.001), "number")
             self.key = self._on(gui.add_number("seed", 1, step=1), "key")
             self.stop = self._on(gui.add_number("until t", 30.0, step=0.1), "stop")
-            scales = ("linear", "logarithmic")
-            self.log = self._on(gui.add_dropdown("time scale", scales, hint="Of frames and curves."), "log")
+            self.log = self._on(gui.add_dropdown("time scale", SCALES, hint="Of frames and curves."), "log")
 
     def _matrices(self) -> None:
         gui = self.gui
@@ -224,7 +223,7 @@ class Panel:
         for name in ("V_spectrum", "B_spectrum"):
             getattr(self, name).value = ", ".join(f"{v:g}" for v in getattr(setup, name))
         self.beta.value = INFINITE if np.isinf(setup.beta) else round(20 * float(np.log10(setup.beta))) / 20
-        self.log.value = "logarithmic" if setup.log else "linear"
+        self.log.value = SCALES[setup.log]
         warm = setup.model in WARM
         shown = f"{setup.beta:.3g}" if np.isfinite(setup.beta) else "∞ (hardmax)"
         self._put(self.beta, "label", f"β = {shown}")

@@ -45,7 +45,10 @@ class Scene:
 
     def set(self, stage: Stage) -> None:
         """Draw what stays during a run."""
+        same = self.stage is not None and _same_picture(self.stage, stage)
         self.stage, self._moment = stage, None
+        if same:
+            return
         m = len(stage.weights)
         self._spread = 1 + BAND * (np.random.default_rng(1).uniform(size=m) - 0.5) * (m > 50)
         self._aim()
@@ -200,6 +203,7 @@ class Scene:
         points = self._place(x)
         if self.stage.d == 2:
             points = points * self._spread[:, None]
+        # not in one with what follows: a page that is to show a ball and new points at once hangs
         self._show_clusters(frame, x, colours)
         points = points.astype(np.float32)
         size = self.size * float(np.clip(0.45 / np.sqrt(len(points)), 0.009, 0.07))
@@ -232,6 +236,15 @@ class Scene:
                 ball.position = self._place((centre / np.linalg.norm(centre))[None])[0]
                 ball.radius = float(radius)
                 ball.color = tuple(int(v) for v in np.round(w @ colours.rgb[inside] / mass))
+
+
+def _same_picture(one: Stage, other: Stage) -> bool:
+    """Whether all that stays during a run is the same in both."""
+    names = ("weights", "start", "limit_basis", "end_basis", "target")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in names]
+    return one.kind == other.kind and all(
+        a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs
+    )
 
 
 def parse_axes(text: str, d: int) -> list[int]:

@@ -2,9 +2,13 @@
 
 It knows nothing of the page. `tick` is called some twenty times a second: it collects what the worker has
 made, moves the playhead and sees that a worker is there and does not hang.
+
+A compiled step cannot be interrupted, and with many tokens it takes seconds. So there are two workers: while
+one is still busy with what nobody wants any more, the other does what is wanted now.
 """
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +24,14 @@ from tokenfield.lab.worker import Worker
 
 #: Frames the worker may be ahead of the one shown.
 AHEAD = 60
+#: Seconds over which frames are shown that were finished at once, by one long step.
+SPREAD = 1.0
 #: Seconds a busy worker has to turn to a new task; then the spare one takes over.
-GRACE = 0.4
+GRACE = 0.05
+#: Seconds for which such a worker is held at most, so that the other has the processors to itself.
+HELD = 1.0
+#: Seconds until a worker that still computes what nobody wants, or nobody watches, is ended.
+USELESS = 3.0
 #: Seconds a new worker has to start.
 START = 60.0
 
@@ -56,8 +66,11 @@ class Session:
         self._task: tuple[str, int, Any] | None = None
         self._taken, self._deaths = False, 0
         self._head, self._ticked = 0.0, time.monotonic()
-        self._asked = self._born = time.monotonic()
+        self._asked = self._born = self._swapped = time.monotonic()
         self._ahead = 0
+        #: since when nobody watches; whether the worker waits to be allowed more; whether it was ended
+        self._left: float | None = None
+        self._resting, self._ended, self._held = False, False, False
         self._columns: dict[str, list[float]] = {}
 
     # -- what to watch
@@ -85,6 +98,8 @@ class Session:
 
     def _begin(self, kind: str, what: Any, play: bool) -> None:
         self._id += 1
+        self._ended = False
+        self._revive_spare()
         self.stage, self.frames, self.ts = None, [], np.zeros(0)
         self._columns = {name: [] for name in (*CURVES, "t", "speed")}
         self._head, self.playing, self.finished = 0.0, play, False
@@ -94,7 +109,7 @@ class Session:
 
     def _send(self) -> None:
         assert self._task is not None
-        self._ahead, self._taken = self._allowed(), False
+        self._ahead, self._taken, self._resting = self._allowed(), False, False
         self.worker.send(*self._task, self._ahead)
         self._asked = time.monotonic()
 
@@ -144,7 +159,8 @@ class Session:
 
     def curves(self) -> dict[str, np.ndarray]:
         """The curves up to the frame shown, with their times `t` and the mean `speed`."""
-        return {name: np.array(values[: self.at + 1]) for name, values in self._columns.items()}
+        count = 0 if self.frame is None else bisect_right(self._columns["t"], self.frame.t)
+        return {name: np.array(values[:count]) for name, values in self._columns.items()}
 
     def phase(self) -> Phase:
         """The phase at the frame shown."""
@@ -168,16 +184,22 @@ class Session:
                 self._take(kind, *rest)
         self.spare.answers()
         self._look_after(now)
+        self._mind_the_watchers(now)
         if self.playing and self.watched and self.frames:
-            self._head += self.speed * min(max(now - self._ticked, 0.0), 0.5)
+            self._head += self._pace() * min(max(now - self._ticked, 0.0), 0.5)
             self._head = min(self._head, float(len(self.frames) - 1))
             if self.finished and self.at >= len(self.frames) - 1:
                 self.playing = False
         self._ticked = now
         allowed = self._allowed()
         if not self.finished and allowed != self._ahead:
-            self._ahead = allowed
+            self._ahead, self._resting = allowed, self._resting and allowed <= self._ahead
             self.worker.send("ahead", self._id, allowed)
+
+    def _pace(self) -> float:
+        """Frames a second; where many come at once and then none for a while, spread over that time."""
+        ready = len(self.frames) - 1 - self._head
+        return self.speed if self.finished else min(self.speed, max(ready, 2.0) / SPREAD)
 
     def close(self) -> None:
         """End the workers."""
@@ -192,6 +214,8 @@ class Session:
         match kind:
             case "taken":
                 self._taken = True
+            case "waiting":
+                self._resting = rest[0] >= self._ahead
             case "begin":
                 self.stage, self.ts = rest
                 self.status = "computing"
@@ -204,6 +228,9 @@ class Session:
 
     def _add(self, frame: Frame) -> None:
         self.frames.append(frame)
+        self._let_go()
+        if not frame.curves:
+            return
         for name in CURVES:
             self._columns[name].append(frame.curves[name])
         self._columns["t"].append(frame.t)
@@ -211,9 +238,14 @@ class Session:
         self._columns["speed"].append(float(self.stage.weights @ frame.speed))
 
     def _end(self, sentence: str) -> None:
-        self.status, self.finished = sentence, True
+        self.status, self.finished, self._ended = sentence, True, False
 
     def _look_after(self, now: float) -> None:
+        if now - self._swapped > HELD:
+            self._let_go()
+        if self.spare.ready and not self.spare.idle and now - self._swapped > USELESS:
+            self.spare.kill()
+            self.spare = self._make()
         if self._task is None or self.finished:
             if not self.worker.alive:
                 self._replace_worker()
@@ -228,13 +260,27 @@ class Session:
                 self._again()
             else:
                 self._give_up("the worker process died again: fewer tokens may help")
-        elif not self._taken and self.worker.ready and self.spare.ready and now - self._asked > GRACE:
-            # busy with a long step or a compilation of something nobody wants any more
-            self._replace_worker()
+        elif not self._taken and self.worker.ready and self.spare.idle and now - self._asked > GRACE:
+            self._swap_workers(now)
             self._send()
         elif not self.worker.ready and now - self._born > START:
             self._replace_worker()
             self._give_up("the worker process does not start")
+
+    def _mind_the_watchers(self, now: float) -> None:
+        """End a worker that is in the middle of a long step although nobody watches; begin again for those
+        who come back.
+        """
+        if self.watched:
+            self._left = None
+            if self._ended:
+                self._again()
+            return
+        self._left = now if self._left is None else self._left
+        busy = self._taken and not self._resting and not self.finished and not self._ended
+        if busy and now - self._left > USELESS:
+            self._replace_worker()
+            self._ended = True
 
     def _give_up(self, sentence: str) -> None:
         self._end(sentence)
@@ -248,7 +294,28 @@ class Session:
         self._begin(kind, what, playing)
         self._head, self.status = head, "preparing again"
 
+    def _swap_workers(self, now: float) -> None:
+        """The spare takes over from one that is busy with a long step or a compilation; that one rests as
+        soon as it can, and is then the spare.
+        """
+        self.worker, self.spare = self.spare, self.worker
+        self.spare.send("rest", -self._id, None, 0)  # no other task has this number
+        self.spare.hold(True)
+        self._swapped, self._held = now, True
+
+    def _let_go(self) -> None:
+        if self._held:
+            self.spare.hold(False)
+            self._held = False
+
     def _replace_worker(self) -> None:
         self.worker.kill()
+        self._let_go()
+        self._revive_spare()
         self.worker, self.spare = self.spare, self._make()
         self._born = time.monotonic()
+
+    def _revive_spare(self) -> None:
+        if not self.spare.alive:
+            self.spare.kill()
+            self.spare = self._make()

@@ -1,9 +1,12 @@
 """The worker: a process of its own that computes frames, so that nothing it does can stop the page.
 
-It is told by a pipe what to do, ("run", id, settings, ahead) or ("open", id, path, ahead), and how far it
-may go, ("ahead", id, frames). A newer task ends the older one between two bursts of steps. It answers
+It is told by a pipe what to do, ("run", id, settings, ahead), ("open", id, path, ahead) or ("rest", id, None,
+0), and how far it may go, ("ahead", id, frames). A newer task ends the older one between two bursts of steps.
+It answers
 
+    ("ready", id)                  it has nothing to do; the task that was the last (−1: none yet)
     ("taken", id)                  it has turned to the task
+    ("waiting", id, frame)         it does nothing until this frame may be made
     ("begin", id, stage, times)    what stays the same, and when frames are to come
     ("frame", id, frame)           one frame after the other
     ("end", id, sentence)          no more frames, because all were made
@@ -16,19 +19,27 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tokenfield import config, initial, store
+from tokenfield import config, store
+from tokenfield.attention.auto import PAIR
 from tokenfield.errors import InputError, RunError
-from tokenfield.lab.frame import Observer
+from tokenfield.lab.frame import Observer, is_measured
+from tokenfield.lab.setup import Setup
 from tokenfield.simulate import simulate
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import FIXED
 from tokenfield.weights import AttentionWeights
+
+#: Steps that are less accurate than this, or take longer than so many seconds, are mentioned.
+ROUGH, LONG = 1e-5, 5.0
+#: Evaluations a step.
+STAGES = 6
 
 #: Spawned, never forked: a forked child of a JAX process hangs.
 CONTEXT = multiprocessing.get_context("spawn")
@@ -42,11 +53,23 @@ class Worker:
         self.process = CONTEXT.Process(target=target or work, args=(far,), daemon=True)
         self.process.start()
         far.close()
-        #: whether the process has said that it is there
-        self.ready = False
+        #: the last task sent, and the last that is over; None until the process says that it is there
+        self._sent, self._over = -1, None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process has started."""
+        return self._over is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it would turn to a task at once."""
+        return self._over == self._sent
 
     def send(self, *message: Any) -> None:
         """Send a message; a worker that is gone does not answer."""
+        if message[0] != "ahead":
+            self._sent = message[1]
         with contextlib.suppress(OSError):
             self.pipe.send(message)
 
@@ -57,7 +80,7 @@ class Worker:
             while self.pipe.poll():
                 message = self.pipe.recv()
                 if message[0] == "ready":
-                    self.ready = True
+                    self._over = message[1]
                 else:
                     found.append(message)
         return found
@@ -66,6 +89,11 @@ class Worker:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.process.is_alive()
+
+    def hold(self, on: bool) -> None:
+        """Hold the process for a moment, so that another has the processors, or let it go on."""
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid or 0, signal.SIGSTOP if on else signal.SIGCONT)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -116,6 +144,8 @@ class Desk:
 
     def wait(self, task: int, frame: int) -> None:
         """Wait until this frame may be made."""
+        if frame >= self.ahead and self.newest == task:
+            self.answer("waiting", task, frame)
         with self.news:
             self.news.wait_for(lambda: self.newest != task or frame < self.ahead)
         self.check(task)
@@ -130,22 +160,35 @@ def work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle
     keep_compiled()
     desk = Desk(pipe)
-    Observer(initial.uniform(8, 3, 0), AttentionWeights.identity(3), 1.0)  # what is slow the first time only
-    desk.answer("ready")
+    _warm_up()
+    desk.answer("ready", -1)
     while True:
         kind, task, what = desk.next()
         desk.answer("taken", task)
-        try:
-            sentence = {"run": _run, "open": _open}[kind](desk, task, what)
-            desk.answer("end", task, sentence)
-        except Superseded:
-            continue
-        except (InputError, RunError) as error:
-            desk.answer("trouble", task, str(error))
-        except MemoryError:
-            desk.answer("trouble", task, "not enough memory for so many tokens")
-        except Exception as error:  # whatever it is, the page must hear of it
-            desk.answer("trouble", task, f"{type(error).__name__}: {error}")
+        _do(desk, kind, task, what)
+        desk.answer("ready", task)
+
+
+def _do(desk: Desk, kind: str, task: int, what: Any) -> None:
+    """One task, to its end or until there is a newer one."""
+    try:
+        sentence = {"run": _run, "open": _open, "rest": lambda *_: ""}[kind](desk, task, what)
+        desk.answer("end", task, sentence)
+    except Superseded:
+        pass
+    except (InputError, RunError) as error:
+        desk.answer("trouble", task, str(error))
+    except MemoryError:
+        desk.answer("trouble", task, "not enough memory for so many tokens")
+    except Exception as error:  # whatever it is, the page must hear of it
+        desk.answer("trouble", task, f"{type(error).__name__}: {error}")
+
+
+def _warm_up() -> None:
+    """All that is slow the first time only."""
+    run = Setup(n=8).config()
+    tokens = run.arguments()["tokens"]
+    Observer(tokens, run.weights.build(), 1.0).frame(0.0, tokens)
 
 
 def keep_compiled() -> None:
@@ -164,21 +207,38 @@ def _run(desk: Desk, task: int, settings: dict[str, Any]) -> str:
     arguments = run.arguments()
     tokens, ts = arguments["tokens"], np.asarray(arguments["ts"])
     observer = Observer(tokens, run.weights.build(), getattr(run.model, "beta", None))
-    desk.answer("begin", task, observer.stage, ts)
+    notes = (*observer.stage.notes, *_caveats(run.solver, tokens.n, tokens.d))
+    desk.answer("begin", task, replace(observer.stage, notes=notes), ts)
     frames = 0
 
-    def show(now: Tokens) -> float:
+    def show(now: Tokens) -> None:
         nonlocal frames
         desk.wait(task, frames)
-        desk.answer("frame", task, observer.frame(ts[frames], now))
+        desk.answer("frame", task, observer.frame(ts[frames], now, is_measured(frames, len(ts))))
         frames += 1
+
+    def measure(now: Tokens) -> float:
+        if now is not tokens:
+            show(now)
         return 0.0
 
-    arguments |= {"measure": {"frame": show}, "snapshots": [], "settings": None}
+    show(tokens)  # at once: sums are planned and models compiled only then
+    arguments |= {"measure": {"frame": measure}, "snapshots": [], "settings": None}
     trajectory = simulate(**arguments, progress=lambda *_: desk.check(task), strict=False)
     if not trajectory.complete:
         raise RunError(trajectory.status)
     return trajectory.status
+
+
+def _caveats(solver: Any, n: int, d: int) -> list[str]:
+    """What a person should know who wonders about the accuracy or the time of a run."""
+    found = []
+    if getattr(solver, "rtol", 0.0) > ROUGH:
+        found.append(f"a step may be off by {solver.rtol:g}")
+    seconds = STAGES * PAIR * n**2
+    if d > 3 and seconds > LONG:
+        found.append(f"above d = 3 all {n:,}² pairs are summed: at least {seconds:.0f} seconds a step")
+    return found
 
 
 def _open(desk: Desk, task: int, where: str) -> str:
@@ -200,7 +260,7 @@ def _open(desk: Desk, task: int, where: str) -> str:
         if observer is None:
             observer = Observer(tokens, weights, beta)
             desk.answer("begin", task, observer.stage, ts)
-        desk.answer("frame", task, observer.frame(ts[k], tokens))
+        desk.answer("frame", task, observer.frame(ts[k], tokens, is_measured(k, count)))
     return manifest.get("status", "the run was interrupted; this is what it had finished")
 
 
