@@ -59,7 +59,8 @@ class Command:
 
     def __init__(self, folder, *arguments):
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tokenfield",
+            # whoever runs the tests in the background may ignore Ctrl-C, and that would be inherited
+            ["env", "--default-signal=INT", sys.executable, "-W", "error", "-m", "tokenfield",
              "lab", "--no-browser", "--port", "0", *arguments],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src")},
