@@ -6,6 +6,7 @@ import pytest
 import tokenfield as tkf
 from tests.marks import mostly_slow
 from tokenfield import sphere
+from tokenfield.tokens import FEW, _rows
 
 
 def test_equal_weights_by_default_and_double_precision():
@@ -134,3 +135,22 @@ def test_merge_refuses_odd_angles(angle):
 def test_bad_moves_are_one_sentence(bad, sentence):
     with pytest.raises(tkf.InputError, match="^" + sentence):
         bad(tkf.Tokens(np.eye(2)))
+
+
+# -- filling
+
+
+def test_filling_keeps_the_law():
+    tokens = tkf.initial.uniform(37, 3, 0)
+    assert tokens.filled().n == 64 and tokens.filled(50).n == 50
+    for a, b in zip(tokens.moments(), tokens.filled().moments(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-15)
+
+
+def test_filled_tokens_are_few_sizes_and_little_too_many():
+    """Direct sums over tokens of weight 0 cost as much as over others."""
+    counts = np.unique(np.geomspace(1, 2e6, 3000).astype(int)).tolist()
+    sizes = [_rows(count) for count in counts]
+    assert all(count <= size for count, size in zip(counts, sizes, strict=True))
+    assert all(size <= 1.25 * count + 1 for count, size in zip(counts, sizes, strict=True) if count > FEW)
+    assert len(set(sizes)) < 40

@@ -30,8 +30,6 @@ from tokenfield.trajectory import Trajectory, plain
 #: Attempted steps between two looks for tokens to merge, and this many times that for cheaper sums; fixed, so
 #: that a resumed run does alike.
 PACE, RECONSIDER = 16, 4
-#: Tokens up to which rows are filled up to a power of four.
-FEW = 4**7
 #: Seconds a burst of compiled steps should take.
 BURST_SECONDS = 0.2
 #: So many attempts that get less than this part of the way to the next saved time will not get there.
@@ -168,10 +166,8 @@ class Run:
             return
         self.merge_distance += merged.distance
         self.group, self.active = np.asarray(merged.group)[self.group], merged.tokens.n
-        pad = min(len(self.state.x), _rows(self.active)) - self.active
-        x = jnp.concatenate([merged.tokens.x, jnp.broadcast_to(merged.tokens.x[:1], (pad, self.initial.d))])
-        weights = jnp.concatenate([merged.tokens.weights, jnp.zeros(pad)])
-        self._replace(x, weights)
+        filled = merged.tokens.filled(len(self.state.x))
+        self._replace(filled.x, filled.weights)
 
     def _fall_back(self) -> bool:
         """Other sums for the step at which the present ones missed their tolerance, if there are any."""
@@ -326,17 +322,6 @@ def _history(used: list[tuple[float, str]]) -> str:
     words = [first[1], *(f"{name} from t = {t:.6g}" for t, name in later[:5])]
     more = [f"and {len(later) - 5} more changes"] if len(later) > 5 else []
     return ", ".join(words + more)
-
-
-def _rows(count: int) -> int:
-    """Rows for so many tokens, the rest of weight 0: few sizes, since each is compiled.
-
-    Powers of four; where a step of direct sums takes longer than to compile it, at most a quarter too many.
-    """
-    if count <= FEW:
-        return 4 ** int(np.ceil(np.log(count) / np.log(4) - 1e-9))
-    unit = 2 ** (count.bit_length() - 3)
-    return -(-count // unit) * unit
 
 
 def _is_sums(node: Any) -> bool:

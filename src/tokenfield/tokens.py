@@ -16,6 +16,8 @@ from tokenfield.errors import InputError, as_number, is_traced, require
 
 #: How far from norm 1, or from total weight 1, an input may be; it is then corrected to rounding.
 UNIT_TOLERANCE = 1e-6
+#: Tokens up to which `filled` goes to a power of four.
+FEW = 4**7
 
 
 class Moments(NamedTuple):
@@ -90,6 +92,12 @@ class Tokens(eqx.Module):
         distance = float(np.sqrt(np.sum(np.asarray(self.weights) * moved**2)))
         return Merged(Tokens(x, weights), jnp.asarray(group), distance)
 
+    def filled(self, most: int | None = None) -> "Tokens":
+        """The same law with tokens of weight 0 up to one of few sizes, each compiled once; at most `most`."""
+        extra = min(_rows(self.n), most or _rows(self.n)) - self.n
+        x = jnp.concatenate([self.x, jnp.broadcast_to(self.x[:1], (extra, self.d))])
+        return Tokens(x, jnp.concatenate([self.weights, jnp.zeros(extra)]))
+
 
 class Continuum(eqx.Module):
     """A law that is not made of tokens but can be read as some: diagnostics take either."""
@@ -135,6 +143,14 @@ def as_real(value: ArrayLike | Array, name: str) -> Float[Array, "..."]:
         raise InputError(f"`{name}` must be an array of real numbers, but was {value!r}") from error
     require(array.dtype.kind in "fiu", name, "be an array of real numbers", f"of type {array.dtype}")
     return jnp.asarray(array, dtype=jnp.float64)
+
+
+def _rows(count: int) -> int:
+    """A power of four; where direct sums take longer than to compile them, at most a quarter too many."""
+    if count <= FEW:
+        return 4 ** int(np.ceil(np.log(count) / np.log(4) - 1e-9))
+    unit = 2 ** (count.bit_length() - 3)
+    return -(-count // unit) * unit
 
 
 def _unit(x: np.ndarray) -> np.ndarray:

@@ -120,14 +120,6 @@ def test_crossover_of_a_law_that_was_drawn():
     assert np.isnan(finite_tokens.crossover(ns, 1e6 / ns)) and np.isnan(finite_tokens.crossover(ns, 0.1 / ns))
 
 
-def test_padding_keeps_the_law():
-    tokens = initial.uniform(37, 3, 0)
-    wide = finite_tokens.padded(tokens)
-    assert wide.n == 64
-    for a, b in zip(tokens.moments(), wide.moments(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-15)
-
-
 @pytest.mark.parametrize("kind", ["fixed", "rotating", "algebraic"])
 def test_nonsymmetric_matrices_are_of_their_kind(kind):
     assert limit(nonsymmetric.weights_of(kind)).kind == kind

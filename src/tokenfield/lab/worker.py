@@ -175,7 +175,7 @@ def _do(desk: Desk, kind: str, task: int, what: Any) -> None:
         sentence = {"run": _run, "open": _open, "rest": lambda *_: ""}[kind](desk, task, what)
         desk.answer("end", task, sentence)
     except Superseded:
-        pass
+        pass  # nobody waits for this one any more
     except (InputError, RunError) as error:
         desk.answer("trouble", task, str(error))
     except MemoryError:

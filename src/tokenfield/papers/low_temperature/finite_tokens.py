@@ -56,14 +56,6 @@ def _read(model: SoftmaxAttention, queries: jax.Array, tokens: Tokens) -> jax.Ar
     return model.attention(queries, tokens)
 
 
-def padded(tokens: Tokens) -> Tokens:
-    """The same law with tokens of weight 0 up to a power of four: few sizes, few programs to compile."""
-    size = 4 ** int(np.ceil(np.log(tokens.n) / np.log(4)))
-    extra = size - tokens.n
-    x = np.concatenate([tokens.x, np.repeat(np.asarray(tokens.x)[:1], extra, axis=0)])
-    return Tokens(x, np.concatenate([tokens.weights, np.zeros(extra)]))
-
-
 def error(tokens: Tokens, beta: float, queries: np.ndarray) -> float:
     """Root mean square over the queries of |what is read − A_d(β)u|, in units of β^{−1/2}."""
     model = SoftmaxAttention(AttentionWeights.identity(tokens.d), beta)
@@ -137,7 +129,7 @@ def _map(kind: str, d: int, betas: np.ndarray, ns: np.ndarray, queries: np.ndarr
     squares = np.zeros((len(betas), len(ns)))
     for j, n in enumerate(ns):
         for key in range(draws):
-            tokens = padded(law(kind, d, int(n), key))
+            tokens = law(kind, d, int(n), key).filled()
             squares[:, j] += [error(tokens, float(beta), queries) ** 2 for beta in betas]
     return np.sqrt(squares / draws)
 
