@@ -34,8 +34,19 @@ WebGL2RenderingContext.prototype.clear = function (mask) {
   return clear.call(this, mask);
 };
 """
-#: Whether the clock of the page stands at the beginning of a run.
-FRESH = "() => [...document.querySelectorAll('span')].some(s => s.textContent === 't = 0')"
+#: Notes when a key reached the browser, and when it had painted a clock that went back, to a new run: asking
+#: from outside waits for the page each time.
+NOTE = """const clock = () => [...document.querySelectorAll('span')].map(s => s.textContent)
+  .filter(text => text.startsWith('t = ')).map(text => parseFloat(text.slice(4)))[0];
+addEventListener('keydown', event => {
+  Object.assign(window, {pressed: event.timeStamp, before: clock(), found: false, seen: 0});
+}, true);
+new MutationObserver(() => {
+  if (window.found !== false || !(clock() < window.before)) return;
+  window.found = true;
+  requestAnimationFrame(() => setTimeout(() => { window.seen = performance.now(); }));
+}).observe(document, {subtree: true, childList: true, characterData: true});
+"""
 
 
 class Tab(threading.Thread):
@@ -55,7 +66,7 @@ class Tab(threading.Thread):
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             page.set_default_timeout(120_000)
             page.on("websocket", lambda s: s.on("framereceived", self._count))
-            page.add_init_script(COUNT)
+            page.add_init_script(COUNT + NOTE)
             page.goto(self.url)
             self.open.set()
             while not self.done.is_set():
@@ -73,11 +84,9 @@ class Tab(threading.Thread):
     def _move_beta(self, page: Page) -> float:
         """Press a key on the slider; the seconds until the page shows the new run."""
         slider = page.get_by_role("slider").locator("visible=true").nth(2)
-        slider.focus()
-        began = time.monotonic()
         slider.press("ArrowLeft")
-        page.wait_for_function(FRESH)
-        return time.monotonic() - began
+        page.wait_for_function("window.seen > 0")
+        return page.evaluate("(window.seen - window.pressed) / 1000")
 
 
 class Rates(NamedTuple):

@@ -48,9 +48,9 @@ class Config(Section):
     run: RunSettings = RunSettings()
     noise: NoiseSettings | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """The settings as arguments of `simulate`, every object built and checked."""
-        weights, tokens = self.weights.build(), self.initial.build()
+    def arguments(self, tokens: Tokens | None = None) -> dict[str, Any]:
+        """The settings as arguments of `simulate`, every object built and checked; `tokens` if they are."""
+        weights, tokens = self.weights.build(), self.initial.build() if tokens is None else tokens
         model = self.model.build(weights)
         measure: dict[str, Callable[[Tokens], Any]] = {
             name: partial(fn, model) for name, fn in self.measures().items()

@@ -23,7 +23,7 @@ class Puppet:
 
     def send(self, *message):
         self.sent.append(message)
-        self.idle = self.idle and message[0] == "ahead"
+        self.idle = self.idle and message[0] in ("ahead", "rest")
 
     def answers(self):
         said, self.said = self.said, []

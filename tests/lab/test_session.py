@@ -102,9 +102,9 @@ def test_a_long_step_that_nobody_watches_is_ended_and_begun_again_for_those_who_
     lab.watched, busy = False, lab.worker
     lab.tick(2.0)
     lab.tick(2.5 + USELESS)
-    assert not busy.alive and lab.worker.sent == [] and len(lab.frames) == 40
+    assert not busy.alive and {kind for kind, *_ in lab.worker.sent} <= {"rest"} and len(lab.frames) == 40
     lab.tick(1e6)
-    assert lab.worker.alive and lab.worker.sent == []
+    assert lab.worker.alive and {kind for kind, *_ in lab.worker.sent} <= {"rest"}
     lab.watched = True
     lab.tick(2e6)
     assert lab.worker.sent[-1][0] == "run"
@@ -122,16 +122,11 @@ def test_frames_of_a_run_that_was_given_up_are_not_shown(lab):
     assert lab.frames == [] and lab.worker.task == old + 1
 
 
-def busy_and_asked_for_another(lab, monkeypatch):
+def busy_and_asked_for_another(lab):
     lab.worker.make(0, 5)
     lab.tick()
     busy = lab.worker
     lab.start(RUN)
-    lab.tick()
-    assert lab.worker is busy
-    monkeypatch.setattr(module, "GRACE", -1.0)
-    lab.tick()
-    monkeypatch.undo()
     assert lab.worker is not busy and lab.worker.sent[-1][:2] == ("run", lab._id)
     assert lab.spare is busy and busy.sent[-1][0] == "rest" and len(Puppet.made) == 2
     assert busy.held
@@ -139,7 +134,7 @@ def busy_and_asked_for_another(lab, monkeypatch):
 
 
 def test_the_spare_takes_over_from_a_busy_worker_which_is_then_the_spare(lab, monkeypatch):
-    busy = busy_and_asked_for_another(lab, monkeypatch)
+    busy = busy_and_asked_for_another(lab)
     # what it says of the run that it was asked for before it was told to rest is not heard
     busy.said.append(("frame", lab._id, frame(9.0)))
     lab.tick()
@@ -158,14 +153,39 @@ def test_the_spare_takes_over_from_a_busy_worker_which_is_then_the_spare(lab, mo
     assert lab.worker is busy and lab.spare is other
 
 
-def test_a_worker_that_does_not_come_to_rest_is_ended(lab, monkeypatch):
-    busy = busy_and_asked_for_another(lab, monkeypatch)
+def test_a_spare_is_told_once_of_each_run_whose_tokens_it_may_need(lab):
+    rests = lambda: [what for kind, _, what, _ in lab.spare.sent if kind == "rest"]  # noqa: E731
+    lab.tick()
+    assert rests() == []  # first the run itself
+    lab.worker.make(0, 5)
+    lab.tick()
+    lab.tick()
+    assert rests() == [lab._task[2]]
+    lab.spare.alive = False
+    lab.worker.idle = True  # done
+    lab.start(RUN)
+    lab.worker.begin()
+    lab.worker.make(0, 5)
+    lab.tick()
+    assert rests() == [lab._task[2]]  # a new spare
+
+
+def test_a_worker_that_does_not_come_to_rest_is_ended(lab):
+    busy = busy_and_asked_for_another(lab)
     lab.tick()
     assert busy.alive
     lab.tick(time.monotonic() + HELD + 0.1)
     assert not busy.held and busy.alive
     lab.tick(time.monotonic() + USELESS + 1)
     assert not busy.alive and lab.spare is not busy and lab.spare.alive
+
+
+def test_a_worker_that_waits_for_the_playhead_takes_the_next_run_itself(lab):
+    waiting = lab.worker
+    waiting.said.append(("waiting", waiting.task, waiting.ahead))
+    lab.tick()
+    lab.start(RUN)
+    assert lab.worker is waiting and waiting.sent[-1][:2] == ("run", lab._id)
 
 
 def test_a_dead_spare_is_replaced_when_something_is_asked_for(lab):

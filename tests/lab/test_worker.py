@@ -1,8 +1,11 @@
 """The worker and jobs as real processes: the frames are those of `simulate`, and trouble is a message."""
 
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +58,48 @@ def test_a_change_is_seen_at_once_while_a_run_goes_on(session):
     # half a second is asked for; here other tests share the machine
     assert time.monotonic() - began < 5.0
     assert session.total == 31
+
+
+HOLDING = """
+import time
+from tokenfield.lab.worker import Worker
+
+if __name__ == "__main__":
+    worker = Worker()
+    while not worker.ready:
+        worker.answers()
+        time.sleep(0.05)
+    worker.hold(True)
+    print(worker.process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a held process with its parent")
+def test_a_held_worker_ends_with_a_lab_that_is_killed(tmp_path):
+    (tmp_path / "holding.py").write_text(HOLDING)
+    lab = subprocess.Popen([sys.executable, str(tmp_path / "holding.py")], stdout=subprocess.PIPE, text=True)
+    worker = Path("/proc", lab.stdout.readline().strip())
+    assert worker.exists()
+    lab.kill()
+    lab.wait()
+    lab.stdout.close()
+    end = time.monotonic() + 30
+    while worker.exists() and ") Z " not in (worker / "stat").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("change", [{"beta": 7.0}, {"n": 41}, {"key": 3}])
+def test_tokens_are_kept_only_for_the_same_law(session, change):
+    session.start(SMALL.config())
+    tick(session, lambda: len(session.frames) > 0)
+    run = replace(SMALL, **change).config()
+    for _ in range(2):  # one worker after the other
+        session.start(run)
+        tick(session, lambda: len(session.frames) > 0)
+        np.testing.assert_array_equal(session.frames[0].x, run.initial.build().x.astype(np.float32))
 
 
 @pytest.mark.slow

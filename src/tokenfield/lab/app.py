@@ -264,7 +264,7 @@ class Lab:
         session, panel = self.session, self.panel
         while session.messages:
             self._say(session.messages.popleft())
-        if now - self._picture < PICTURE:
+        if now - self._picture < PICTURE and session.stage is self._stage:
             return
         panel.show_play(session.playing)
         panel.show_status(len(session.frames) / max(1, session.total), self._status())
@@ -273,7 +273,8 @@ class Lab:
             panel.show_phase(session.phase(), None)
             return
         if stage is not self._stage:
-            self._stage, self._frame = stage, None
+            # the picture first: the page takes a while to draw the curves
+            self._stage, self._frame, self._curve = stage, None, now
             self.scene.set(stage)
         if frame is not self._frame:
             self._frame, self._picture = frame, now

@@ -26,9 +26,9 @@ from tokenfield.lab.worker import Worker
 AHEAD = 60
 #: Seconds over which frames are shown that were finished at once, by one long step.
 SPREAD = 1.0
-#: Seconds a busy worker has to turn to a new task; then the spare one takes over.
+#: Seconds a worker has to turn to a new task; then the spare one takes over as soon as it is free.
 GRACE = 0.05
-#: Seconds for which such a worker is held at most, so that the other has the processors to itself.
+#: Seconds for which a busy worker is held at most, so that the other has the processors to itself.
 HELD = 1.0
 #: Seconds until a worker that still computes what nobody wants, or nobody watches, is ended.
 USELESS = 3.0
@@ -71,6 +71,8 @@ class Session:
         #: since when nobody watches; whether the worker waits to be allowed more; whether it was ended
         self._left: float | None = None
         self._resting, self._ended, self._held = False, False, False
+        #: the spare that was told to rest during which run
+        self._rests: tuple[Worker, int] | None = None
         self._columns: dict[str, list[float]] = {}
 
     # -- what to watch
@@ -109,6 +111,9 @@ class Session:
 
     def _send(self) -> None:
         assert self._task is not None
+        would_turn_at_once = self.worker.idle or self._resting or not self.worker.ready
+        if not would_turn_at_once and self.spare.idle:
+            self._swap_workers(time.monotonic())
         self._ahead, self._taken, self._resting = self._allowed(), False, False
         self.worker.send(*self._task, self._ahead)
         self._asked = time.monotonic()
@@ -246,6 +251,8 @@ class Session:
         if self.spare.ready and not self.spare.idle and now - self._swapped > USELESS:
             self.spare.kill()
             self.spare = self._make()
+        if self.frames and self.spare.idle and self._rests != (self.spare, self._id):
+            self._rest()
         if self._task is None or self.finished:
             if not self.worker.alive:
                 self._replace_worker()
@@ -261,7 +268,6 @@ class Session:
             else:
                 self._give_up("the worker process died again: fewer tokens may help")
         elif not self._taken and self.worker.ready and self.spare.idle and now - self._asked > GRACE:
-            self._swap_workers(now)
             self._send()
         elif not self.worker.ready and now - self._born > START:
             self._replace_worker()
@@ -299,9 +305,15 @@ class Session:
         soon as it can, and is then the spare.
         """
         self.worker, self.spare = self.spare, self.worker
-        self.spare.send("rest", -self._id, None, 0)  # no other task has this number
+        self._rest()
         self.spare.hold(True)
         self._swapped, self._held = now, True
+
+    def _rest(self) -> None:
+        """Let the spare rest, with the tokens of this run at hand: most changes keep them."""
+        kind, _, what = self._task or ("", 0, None)
+        self.spare.send("rest", -self._id, what if kind == "run" else None, 0)  # no other has this number
+        self._rests = (self.spare, self._id)
 
     def _let_go(self) -> None:
         if self._held:

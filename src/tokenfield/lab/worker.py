@@ -1,8 +1,8 @@
 """The worker: a process of its own that computes frames, so that nothing it does can stop the page.
 
-It is told by a pipe what to do, ("run", id, settings, ahead), ("open", id, path, ahead) or ("rest", id, None,
-0), and how far it may go, ("ahead", id, frames). A newer task ends the older one between two bursts of steps.
-It answers
+It is told by a pipe what to do, ("run", id, settings, ahead), ("open", id, path, ahead) or ("rest", id,
+settings of a run that another worker does, or None, 0), and how far it may go, ("ahead", id, frames). A newer
+task ends the older one between two bursts of steps. It answers
 
     ("ready", id)                  it has nothing to do; the task that was the last (−1: none yet)
     ("taken", id)                  it has turned to the task
@@ -14,6 +14,7 @@ It answers
 """
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -113,6 +114,8 @@ class Desk:
         self.pipe, self.news = pipe, threading.Condition()
         self.task: tuple[Any, ...] | None = None
         self.newest, self.ahead = -1, 0
+        #: the law of the last run, and its tokens: to draw many takes a while, and most changes keep them
+        self.drawn: tuple[Any, Tokens] | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -154,10 +157,17 @@ class Desk:
         """Send an answer."""
         self.pipe.send(message)
 
+    def tokens(self, law: Any) -> Tokens:
+        """The tokens of the law."""
+        if self.drawn is None or self.drawn[0] != law:
+            self.drawn = (law, law.build())
+        return self.drawn[1]
+
 
 def work(pipe: Connection) -> None:
     """What the process does: one task after the other, for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle
+    _die_with_the_lab()
     keep_compiled()
     desk = Desk(pipe)
     _warm_up()
@@ -169,10 +179,16 @@ def work(pipe: Connection) -> None:
         desk.answer("ready", task)
 
 
+def _die_with_the_lab() -> None:
+    """Ask Linux to end this process with the lab: while held, it does not notice that nobody is there."""
+    with contextlib.suppress(OSError, AttributeError):  # elsewhere there is no such call
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+
+
 def _do(desk: Desk, kind: str, task: int, what: Any) -> None:
     """One task, to its end or until there is a newer one."""
     try:
-        sentence = {"run": _run, "open": _open, "rest": lambda *_: ""}[kind](desk, task, what)
+        sentence = {"run": _run, "open": _open, "rest": _rest}[kind](desk, task, what)
         desk.answer("end", task, sentence)
     except Superseded:
         pass  # nobody waits for this one any more
@@ -204,7 +220,7 @@ def keep_compiled() -> None:
 def _run(desk: Desk, task: int, settings: dict[str, Any]) -> str:
     """Simulate, and make a frame at every saved time."""
     run = config.parse(settings)
-    arguments = run.arguments()
+    arguments = run.arguments(desk.tokens(run.initial))
     tokens, ts = arguments["tokens"], np.asarray(arguments["ts"])
     observer = Observer(tokens, run.weights.build(), getattr(run.model, "beta", None))
     notes = (*observer.stage.notes, *_caveats(run.solver, tokens.n, tokens.d))
@@ -228,6 +244,13 @@ def _run(desk: Desk, task: int, settings: dict[str, Any]) -> str:
     if not trajectory.complete:
         raise RunError(trajectory.status)
     return trajectory.status
+
+
+def _rest(desk: Desk, task: int, settings: dict[str, Any] | None) -> str:
+    """Draw the tokens of a run that may be asked for with another β."""
+    if settings is not None:
+        desk.tokens(config.parse(settings).initial)
+    return ""
 
 
 def _caveats(solver: Any, n: int, d: int) -> list[str]:
