@@ -160,9 +160,9 @@ def figure(found: list[Even], away: Trajectory) -> Figure:
         left.plot(ts, each.order, color=colour, linestyle=dash, label=f"{each.xi:g}")
         left.plot(ts[-1], 1 - 2 * each.light, "o", color=colour, markersize=6, clip_on=False,
                   markerfacecolor="white")  # fmt: skip
-    left.set(xlabel="t", ylabel="R", xlim=(0, 6), ylim=(0.3, 1.02))
+    left.set(xlabel="t", ylabel="R", xlim=(0, 6), ylim=(0, 1.02))
     left.set_title("symmetric; circles: predicted end 1 − 2m", loc="left", fontsize=11)
-    left.legend(title="ξ", ncols=2, loc="lower right")
+    left.legend(title="ξ", ncols=4, loc="lower right", fontsize=9.5, columnspacing=1.2, handlelength=1.8)
     right.plot(np.asarray(away.ts), away.measure(order_parameter), color=figures.PALETTE[1])
     right.axhline(1 - 2 * shown.light, color="0.45", linestyle=(0, (3, 2)), linewidth=1.2)
     right.set(xlabel="t", xlim=(0, 80))
