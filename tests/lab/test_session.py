@@ -157,10 +157,14 @@ def test_a_spare_is_told_once_of_each_run_whose_tokens_it_may_need(lab):
     rests = lambda: [what for kind, _, what, _ in lab.spare.sent if kind == "rest"]  # noqa: E731
     lab.tick()
     assert rests() == []  # first the run itself
+    lab._told -= 2 * USELESS  # the lab has been open for a while
     lab.worker.make(0, 5)
     lab.tick()
     lab.tick()
     assert rests() == [lab._task[2]]
+    lab.spare.idle, spare = False, lab.spare  # it draws them
+    lab.tick()
+    assert lab.spare is spare
     lab.spare.alive = False
     lab.worker.idle = True  # done
     lab.start(RUN)

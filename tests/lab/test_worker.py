@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tokenfield.lab import job
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.session import Session
 from tokenfield.lab.setup import Setup
+from tokenfield.lab.worker import Worker
 from tokenfield.simulate import simulate
 from tokenfield.trajectory import load
 
@@ -58,6 +60,27 @@ def test_a_change_is_seen_at_once_while_a_run_goes_on(session):
     # half a second is asked for; here other tests share the machine
     assert time.monotonic() - began < 5.0
     assert session.total == 31
+
+
+def talk(pipe):
+    while True:
+        pipe.send(("frame", 0, bytes(10**7)))
+
+
+def test_a_worker_that_is_held_in_the_middle_of_a_message_does_not_hold_the_lab():
+    worker = Worker(talk)
+    try:
+        assert worker.pipe.poll(60)
+        worker.hold(True)
+        heard = []
+        listener = threading.Thread(target=lambda: heard.append(worker.answers()), daemon=True)
+        listener.start()
+        listener.join(5)
+        assert heard == [[]]
+        worker.hold(False)
+        assert worker.pipe.recv()[0] == "frame"
+    finally:
+        worker.kill()
 
 
 HOLDING = """

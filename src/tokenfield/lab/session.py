@@ -66,12 +66,12 @@ class Session:
         self._task: tuple[str, int, Any] | None = None
         self._taken, self._deaths = False, 0
         self._head, self._ticked = 0.0, time.monotonic()
-        self._asked = self._born = self._swapped = time.monotonic()
+        self._asked = self._born = self._told = time.monotonic()
         self._ahead = 0
         #: since when nobody watches; whether the worker waits to be allowed more; whether it was ended
         self._left: float | None = None
         self._resting, self._ended, self._held = False, False, False
-        #: the spare that was told to rest during which run
+        #: the spare that was told to rest (at the time `_told`), and during which run
         self._rests: tuple[Worker, int] | None = None
         self._columns: dict[str, list[float]] = {}
 
@@ -113,7 +113,7 @@ class Session:
         assert self._task is not None
         would_turn_at_once = self.worker.idle or self._resting or not self.worker.ready
         if not would_turn_at_once and self.spare.idle:
-            self._swap_workers(time.monotonic())
+            self._swap_workers()
         self._ahead, self._taken, self._resting = self._allowed(), False, False
         self.worker.send(*self._task, self._ahead)
         self._asked = time.monotonic()
@@ -246,9 +246,9 @@ class Session:
         self.status, self.finished, self._ended = sentence, True, False
 
     def _look_after(self, now: float) -> None:
-        if now - self._swapped > HELD:
+        if now - self._told > HELD:
             self._let_go()
-        if self.spare.ready and not self.spare.idle and now - self._swapped > USELESS:
+        if self.spare.ready and not self.spare.idle and now - self._told > USELESS:
             self.spare.kill()
             self.spare = self._make()
         if self.frames and self.spare.idle and self._rests != (self.spare, self._id):
@@ -300,20 +300,20 @@ class Session:
         self._begin(kind, what, playing)
         self._head, self.status = head, "preparing again"
 
-    def _swap_workers(self, now: float) -> None:
+    def _swap_workers(self) -> None:
         """The spare takes over from one that is busy with a long step or a compilation; that one rests as
         soon as it can, and is then the spare.
         """
         self.worker, self.spare = self.spare, self.worker
         self._rest()
         self.spare.hold(True)
-        self._swapped, self._held = now, True
+        self._held = True
 
     def _rest(self) -> None:
         """Let the spare rest, with the tokens of this run at hand: most changes keep them."""
         kind, _, what = self._task or ("", 0, None)
         self.spare.send("rest", -self._id, what if kind == "run" else None, 0)  # no other has this number
-        self._rests = (self.spare, self._id)
+        self._rests, self._told = (self.spare, self._id), time.monotonic()
 
     def _let_go(self) -> None:
         if self._held:
