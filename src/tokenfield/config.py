@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -50,7 +50,9 @@ class Config(Section):
 
     def arguments(self, tokens: Tokens | None = None) -> dict[str, Any]:
         """The settings as arguments of `simulate`, every object built and checked; `tokens` if they are."""
-        weights, tokens = self.weights.build(), self.initial.build() if tokens is None else tokens
+        weights = self.weights.build()
+        if tokens is None:
+            tokens = cast(Tokens, self.initial.build())
         model = self.model.build(weights)
         measure: dict[str, Callable[[Tokens], Any]] = {
             name: partial(fn, model) for name, fn in self.measures().items()

@@ -172,11 +172,11 @@ def test_order_parameter_of_a_weak_coupling():
 @pytest.mark.long
 @pytest.mark.parametrize("beta", [10.0, 100.0])
 def test_the_worked_low_temperature_case_meets_many_tokens(beta):
-    """Moments of the law against 200,000 graded quadrature tokens (fast sums), to the error that the density
+    """Moments of the law against a million graded quadrature tokens (fast sums), to the error that the density
     run itself states; nodes were added where the flow thins them out, near ±e1.
 
     The flow tears the law apart there at the rate β, so that tokens are exact to the mass of the one at the
-    tear only, about 10⁻⁶ for 20,000 of them and 10⁻⁷ here; at β = 10 the former were seen to be off by 5e-6.
+    tear only, about 10⁻⁶ for 20,000 of them; at β = 10 those were seen to be off by 5e-6.
     """
     model = tkf.SoftmaxAttention(worked.CIRCLE, beta)
     ts = np.array([0.0, 4.0, 8.0, 11.0])
@@ -185,7 +185,7 @@ def test_the_worked_low_temperature_case_meets_many_tokens(beta):
     )
     assert run.resolved
     assert run.stats["nodes"] < 5000
-    tokens = tkf.simulate(model, worked.circle_tokens(200_000), ts, tkf.Adaptive(rtol=1e-8, atol=1e-9))
+    tokens = tkf.simulate(model, worked.circle_tokens(1_000_000), ts, tkf.Adaptive(rtol=1e-8, atol=1e-9))
     assert tokens.stats["certificate"] < 1e-8
     for k in range(len(ts)):
         exact, found = tokens.tokens(k).moments(), run.moments(k)
