@@ -57,6 +57,18 @@ def test_graded_tokens_are_the_uniform_law_of_the_orthant(d):
     assert first.min() < 1e-12
 
 
+def test_graded_tokens_of_the_sphere_are_a_quadrature_of_their_law():
+    """Moments of 1 + ⟨a, x⟩ by hand: a/3, I/3, and ⟨x_i² x_j⟩ = a_j/15, three times that for i = j."""
+    tokens = worked.graded_sphere_tokens(1250)
+    x, w = np.asarray(tokens.x), np.asarray(tokens.weights)
+    tilt = np.array(worked.TILT)
+    np.testing.assert_allclose(w @ x, tilt / 3, atol=1e-11)
+    np.testing.assert_allclose((x.T * w) @ x, np.eye(3) / 3, atol=1e-11)
+    np.testing.assert_allclose((x.T**2 * w) @ x, (1 + 2 * np.eye(3)) * tilt / 15, atol=1e-9)
+    height = np.unique(np.round(np.abs(x[:, 1]), 12))
+    assert height[:2].max() < 1e-2  # two rings where 1250 even tokens are 0.1 apart
+
+
 def test_bottom_of_a_parabola_of_the_logarithm():
     ts = np.linspace(0, 10, 41)
     when, least = worked.bottom(ts, 0.3 * np.exp(0.05 * (ts - 4.1) ** 2))
