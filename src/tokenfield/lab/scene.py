@@ -90,7 +90,8 @@ class Scene:
     def _ball(self) -> None:
         assert self.stage is not None
         self.scene.add_frame("/ball", show_axes=False)
-        turn = np.linspace(0, 2 * np.pi, 41)  # every segment is dear where there is no graphics card
+        # eleven circles on the sphere, where every segment is dear if there is no graphics card
+        turn = np.linspace(0, 2 * np.pi, 97 if self.stage.d == 2 else 41)
         if self.stage.d == 2:
             ring = np.stack([np.cos(turn), 0 * turn, np.sin(turn)], axis=1)
             self._line("/ball/ring", ring, (170, 170, 175), 1.5)
