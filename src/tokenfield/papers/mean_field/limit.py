@@ -299,7 +299,7 @@ def figure(sizes: dict, data: dict) -> Figure:
             over_time.semilogy(TS[2], data[2, kind][i, :, 2], color=colours[i], linestyle=style, label=name)
     over_time.set(xlabel="t", ylabel="W2 to the density")
     over_time.set_title("d = 2; solid: iid, dashed: quadrature", loc="left", fontsize=11)
-    over_time.set_ylim(bottom=0.3 * over_time.get_ylim()[0])
+    over_time.set_ylim(bottom=0.01 * over_time.get_ylim()[0])
     over_time.legend(fontsize=8, ncols=3, loc="lower right")
     for kind, marker, power in (("iid", "o", -0.5), ("quadrature", "s", -1.0)):
         values = data[2, kind][:, -1, 2]
