@@ -102,7 +102,7 @@ def test_two_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.long), 8])
+@pytest.mark.parametrize("devices", [2, 4, 8])
 def test_many_devices(devices, tmp_path):
     sizes = (8 * devices, 8 * devices + 3, devices + 1)
     code = "".join(f"check_sums({devices}, {n}); " for n in (*sizes, 1200))
