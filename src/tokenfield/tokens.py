@@ -94,7 +94,8 @@ class Tokens(eqx.Module):
 
     def filled(self, most: int | None = None) -> "Tokens":
         """The same law with tokens of weight 0 up to one of few sizes, each compiled once; at most `most`."""
-        extra = min(_rows(self.n), most or _rows(self.n)) - self.n
+        size = _rows(self.n)
+        extra = (size if most is None else min(size, most)) - self.n
         x = jnp.concatenate([self.x, jnp.broadcast_to(self.x[:1], (extra, self.d))])
         return Tokens(x, jnp.concatenate([self.weights, jnp.zeros(extra)]))
 

@@ -70,7 +70,7 @@ class Session:
         self._ahead = 0
         #: since when nobody watches; whether the worker waits to be allowed more; whether it was ended
         self._left: float | None = None
-        self._resting, self._ended, self._held = False, False, False
+        self._resting, self._ended = False, False
         #: the spare that was told to rest (at the time `_told`), and during which run
         self._rests: tuple[Worker, int] | None = None
         self._columns: dict[str, list[float]] = {}
@@ -307,7 +307,6 @@ class Session:
         self.worker, self.spare = self.spare, self.worker
         self._rest()
         self.spare.hold(True)
-        self._held = True
 
     def _rest(self) -> None:
         """Let the spare rest, with the tokens of this run at hand: most changes keep them."""
@@ -316,9 +315,8 @@ class Session:
         self._rests, self._told = (self.spare, self._id), time.monotonic()
 
     def _let_go(self) -> None:
-        if self._held:
+        if self.spare.held:
             self.spare.hold(False)
-            self._held = False
 
     def _replace_worker(self) -> None:
         self.worker.kill()

@@ -56,7 +56,7 @@ class Worker:
         far.close()
         #: the last task sent, and the last that is over; None until the process says that it is there
         self._sent, self._over = -1, None
-        self._held = False
+        self.held = False
 
     @property
     def ready(self) -> bool:
@@ -78,7 +78,7 @@ class Worker:
     def answers(self) -> list[tuple[Any, ...]]:
         """All that was answered since the last look; nothing while held, perhaps in the middle of a word."""
         found = []
-        if self._held:
+        if self.held:
             return found
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
@@ -96,7 +96,7 @@ class Worker:
 
     def hold(self, on: bool) -> None:
         """Hold the process for a moment, so that another has the processors, or let it go on."""
-        self._held = on
+        self.held = on
         with contextlib.suppress(OSError):
             os.kill(self.process.pid or 0, signal.SIGSTOP if on else signal.SIGCONT)
 
