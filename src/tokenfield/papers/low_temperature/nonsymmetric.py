@@ -43,12 +43,14 @@ def weights_of(kind: str) -> AttentionWeights:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A run of one kind and the curve that is measured on it."""
+    """A run of one kind, the curve measured on it, and the law (with its name) that it ends with."""
 
     kind: str
     run: Trajectory
     curve: np.ndarray
     label: str
+    law: np.ndarray
+    name: str
 
 
 def run(quick: bool, progress: Progress) -> Result:
@@ -86,16 +88,22 @@ def _fixed(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Che
     orthogonal = (beside / np.linalg.norm(beside, axis=0)).T
     ts = np.asarray(found.snapshot_ts)
     late = (ts > 20) & (curve > 1e-6)
+    rate = concentration_rates(weights).approach
     checks = [
         at_most("fixed: W2 to the oblique projection in the end", curve[-1], 1e-4, ORBITS),
         at_least("fixed: W2 to the orthogonal projection in the end",
                  coupled_distance(found.x[-1], orthogonal, start.weights), 0.1,
                  "orthogonal and oblique projection differ for this D"),
         near("fixed: rate in the end", fit_rate(ts[late], curve[late], model="exponential").rate,
-             concentration_rates(weights).approach, "theory §2.3: c, for a finite number of tokens",
-             relative=0.02),
+             rate, "theory §2.3: c, for a finite number of tokens", relative=0.02),
     ]  # fmt: skip
-    return Seen("fixed", found, curve, "W2 to Π♯ρ0"), checks
+    return Seen("fixed", found, curve, "W2 to Π♯ρ0", *_exponential(ts, curve, rate)), checks
+
+
+def _exponential(ts: np.ndarray, curve: np.ndarray, rate: float) -> tuple[np.ndarray, str]:
+    """e^{−rate·t} through the curve's middle, and its name."""
+    middle = len(ts) // 2
+    return curve[middle] * np.exp(-rate * (ts - ts[middle])), f"rate {rate:.3g}, predicted"
 
 
 def _rotating(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
@@ -108,12 +116,19 @@ def _rotating(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[
     late = ts >= 30
     turns = np.abs(turn - turn[late][0])[late] / (2 * np.pi)
     period = np.median([_time_of(ts[late], column, 3) / 3 for column in turns.T[:200]])
-    predicted = np.nan if where.period is None or where.period.t is None else where.period.t
+    tau, turn_time = where.period or (np.nan, None)
+    predicted = np.nan if turn_time is None else turn_time
+    # over half turns τ grows in proportion to t
+    rate, halves = where.gap * tau / predicted, int(2 * ts[-1] / predicted)
+    first, last = (k * predicted / 2 for k in (halves // 3, halves))
+    high, low = np.interp([first, last], ts, np.log(to_E))
     checks = [
         at_most("rotating: rms angle to the circle in the end", to_E[-1], 1e-3, ORBITS),
         near("rotating: period", float(period), predicted, f"{ORBITS}: ∮|Bᵀx|dτ", relative=0.002),
-    ]
-    return Seen("rotating", found, to_E, "rms angle to E"), checks
+        near("rotating: rate of approach to the circle", (high - low) / (last - first), rate,
+             f"{ORBITS}: the gap of the real parts, per unit of τ", relative=0.01),
+    ]  # fmt: skip
+    return Seen("rotating", found, to_E, "rms angle to E", *_exponential(ts, to_E, rate)), checks
 
 
 def _time_of(ts: np.ndarray, turns: np.ndarray, count: int) -> float:
@@ -139,7 +154,10 @@ def _algebraic(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list
         near("defective: t · median angle in the end", ts[-1] * curve[-1], float(amplitude),
              f"{ORBITS}: |P s2||Bᵀp|/(ν|s1|)", relative=0.01),
     ]  # fmt: skip
-    return Seen("algebraic", found, curve, "median angle to Π(x0)"), checks
+    law = amplitude / np.maximum(ts, 0.3)
+    return Seen(
+        "algebraic", found, curve, "median angle to Π(x0)", law, f"{amplitude:.4g}/t, predicted"
+    ), checks
 
 
 def _warm(quick: bool) -> Check:
@@ -174,13 +192,10 @@ def figure(seen: list[Seen]) -> Figure:
             figures.snapshot(each.run.tokens(k), ax=ax, colour=side, title=title)
             ax.title.set_fontsize(10)
         shown = ts > 0
-        (row[3].loglog if each.kind == "algebraic" else row[3].semilogy)(
-            ts[shown], each.curve[shown], color=figures.PALETTE[0], label="measured"
-        )
-        if each.kind == "algebraic":
-            row[3].loglog(ts[shown], each.curve[-1] * ts[-1] / ts[shown], color="0", linewidth=1.2,
-                          linestyle=(0, (3, 2)), label="slope −1, predicted")  # fmt: skip
-            row[3].legend(fontsize=9)
-            row[3].set_ylim(top=4)
+        draw = row[3].loglog if each.kind == "algebraic" else row[3].semilogy
+        draw(ts[shown], each.curve[shown], color=figures.PALETTE[0], label="measured")
+        draw(ts[shown], each.law[shown], color="0", linewidth=1.2, linestyle=(0, (3, 2)), label=each.name)
+        row[3].legend(fontsize=9)
+        row[3].set_ylim(top=4)
         row[3].set(xlabel="t", ylabel=each.label)
     return drawing
