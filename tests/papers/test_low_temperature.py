@@ -138,18 +138,30 @@ def test_nonsymmetric_matrices_are_of_their_kind(kind):
 
 
 def test_the_path_begins_symmetric_and_turns_where_the_discriminant_vanishes():
-    D = np.asarray(training_drift.weights_at(0.0).D)
+    path = training_drift.PATHS[0]
+    D = np.asarray(path.weights(0.0).D)
     np.testing.assert_allclose(D, D.T, atol=1e-15)
-    change = training_drift.transition(0.15, 0.25)
+    change = training_drift.transition(path, 0.15, 0.25)
     assert change.merging and change.fixed_below
 
     def top_two(s):
-        values = np.linalg.eigvals(np.asarray(training_drift.weights_at(s).D))
+        values = np.linalg.eigvals(np.asarray(path.weights(s).D))
         return values[np.argsort(-values.real)][:2]
 
     # (λ1 − λ2)² is smooth in s, positive before and negative after
     before, after = (np.diff(top_two(change.s + h))[0] ** 2 for h in (-1e-5, 1e-5))
     assert before.real > 0 > after.real and abs(before.real + after.real) < 0.01 * before.real
+
+
+def test_on_the_second_path_a_real_eigenvalue_crosses_the_pair():
+    path = training_drift.PATHS[1]
+    change = training_drift.transition(path, 0.35, 0.45)
+    assert not change.merging and not change.fixed_below
+
+    values = np.linalg.eigvals(np.asarray(path.weights(change.s).D))
+    top = values[np.argsort(-values.real)][:3]
+    # eigenvalues count as one from the tolerance of `limit` on
+    assert np.ptp(top.real) < 1.01 * path.limit(change.s).tolerance and np.sum(top.imag == 0) == 1
 
 
 @pytest.mark.slow

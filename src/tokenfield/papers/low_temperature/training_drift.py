@@ -1,19 +1,20 @@
 """How the limit law moves while B and V drift from symmetric to trained-like random matrices.
 
 Along B(s) = (1−s)I + sG, V(s) = (1−s)V0 + sG' (V0 symmetric, G and G' Gaussian) the dominant eigenvalue of
-V Bᵀ stays real for a while and the limit law moves smoothly. Where two real eigenvalues meet they turn into a
-pair and the tokens begin to circulate: a phase transition, at which the gap closes like |s − s*|^{1/2}; where
-another eigenvalue or pair overtakes, it closes like |s − s*|.
+V Bᵀ stays real for a while and the limit law moves smoothly. Where two real eigenvalues merge they turn into
+a pair and the tokens begin to circulate: a phase transition, at which the gap closes like |s − s*|^{1/2}.
+Where another eigenvalue crosses the dominant pair, the gap closes like |s − s*|, and the law jumps.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tokenfield import figures
@@ -23,22 +24,36 @@ from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
-from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.theory.spectral import limit
+from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, at_most, near
+from tokenfield.theory.spectral import Limit, limit
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
 
 SPECTRUM = (1.0, 0.7, 0.4, 0.1, -0.2, -0.5)
-KEY, DIMENSION = 0, len(SPECTRUM)
+DIMENSION = len(SPECTRUM)
 ORBITS = "theory §2.8: orbits of e^(Dτ)"
 BRANCH = "perturbation theory: merging eigenvalues part like a square root, crossing ones linearly"
 
 
-def weights_at(s: float) -> AttentionWeights:
-    """B and V at a point of the path."""
-    B = (1 - s) * np.eye(DIMENSION) + s * np.asarray(ensembles.gaussian(DIMENSION, 100 + KEY))
-    V = (1 - s) * np.asarray(ensembles.with_spectrum(SPECTRUM, KEY))
-    return AttentionWeights(B, V + s * np.asarray(ensembles.gaussian(DIMENSION, 200 + KEY)))
+@dataclass(frozen=True)
+class Path:
+    """From symmetric matrices (s = 0) to random ones (s = 1), drawn with `key`."""
+
+    key: int
+
+    def weights(self, s: float) -> AttentionWeights:
+        """B and V at a point of the path."""
+        B = (1 - s) * np.eye(DIMENSION) + s * np.asarray(ensembles.gaussian(DIMENSION, 100 + self.key))
+        V = (1 - s) * np.asarray(ensembles.with_spectrum(SPECTRUM, self.key))
+        return AttentionWeights(B, V + s * np.asarray(ensembles.gaussian(DIMENSION, 200 + self.key)))
+
+    def limit(self, s: float) -> Limit:
+        """The limit at a point of the path."""
+        return limit(self.weights(s))
+
+
+#: On the first eigenvalues merge three times; on the second they merge, then one crosses the pair.
+PATHS = (Path(0), Path(2))
 
 
 @dataclass(frozen=True)
@@ -50,23 +65,81 @@ class Transition:
     fixed_below: bool
 
 
-def transition(low: float, high: float) -> Transition:
+def transition(path: Path, low: float, high: float) -> Transition:
     """The change of kind between two points, by bisection."""
-    kind = limit(weights_at(low)).kind
+    kind = path.limit(low).kind
     while high - low > 1e-12:
         middle = (low + high) / 2
-        low, high = (middle, high) if limit(weights_at(middle)).kind == kind else (low, middle)
+        low, high = (middle, high) if path.limit(middle).kind == kind else (low, middle)
     s = (low + high) / 2
-    turning = limit(weights_at(s + 1e-6 * (1 if kind == "fixed" else -1)))
+    turning = path.limit(s + 1e-6 * (1 if kind == "fixed" else -1))
     # a pair born by merging turns slowly at first, like the root of the distance
     return Transition(s, abs(np.imag(turning.eigenvalue)) < 0.05, kind == "fixed")
 
 
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """What was found along a path, at the points `s`; `eigenvalues` (points, d)."""
+
+    path: Path
+    s: np.ndarray
+    limits: list[Limit]
+    eigenvalues: np.ndarray
+    speed: np.ndarray
+    asymmetry: np.ndarray
+    transitions: list[Transition]
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Below the dominant real part."""
+        return np.array([each.gap for each in self.limits])
+
+    @property
+    def rotating(self) -> np.ndarray:
+        """Whether a pair dominates."""
+        return np.array([each.kind == "rotating" for each in self.limits])
+
+
+def drift(path: Path, points: np.ndarray) -> Drift:
+    """Spectrum, limit, its speed and its transitions along a path."""
+    limits = [path.limit(s) for s in points]
+    values = [np.linalg.eigvals(np.asarray(path.weights(s).D)) for s in points]
+    return Drift(
+        path,
+        points,
+        limits,
+        np.array([np.sort_complex(each)[::-1] for each in values]),
+        np.array([_speed(path, s) for s in points]),
+        np.array([_asymmetry(path, s) for s in points]),
+        [transition(path, points[k], points[k + 1]) for k, (a, b) in enumerate(itertools.pairwise(limits))
+         if a.kind != b.kind],
+    )  # fmt: skip
+
+
+def _speed(path: Path, s: float, step: float = 1e-4) -> float:
+    """|ṗ|: how fast the atom of the limit law moves along the path; NaN where there is no such atom."""
+    here, there = path.limit(s), path.limit(min(s + step, 1.0))
+    if here.kind != "fixed" or there.kind != "fixed" or s + step > 1:
+        return np.nan
+    chord = abs(float(here.basis[:, 0] @ there.basis[:, 0]))
+    return float(np.arccos(min(chord, 1.0)) / step)
+
+
+def _asymmetry(path: Path, s: float) -> float:
+    D = np.asarray(path.weights(s).D)
+    return float(np.linalg.norm(D - D.T) / np.linalg.norm(D))
+
+
+def _simulated(quick: bool) -> list[tuple[Path, float]]:
+    """Where tokens are run."""
+    return [(path, float(s)) for path in PATHS for s in np.linspace(0.05, 0.95, 7 if quick else 13)]
+
+
 def grids(quick: bool) -> dict[str, dict[str, Any]]:
-    """Zero-temperature runs at points of the path, each until long after its gap has done its work."""
+    """Zero-temperature runs at points of the paths, each until long after its gap has done its work."""
     tokens = worked.sphere_tokens(256 if quick else 2048, DIMENSION)
-    points = np.linspace(0.05, 0.95, 7 if quick else 13)
-    cases = [{"weights": declared.attention(weights_at(s)), "times.at": [0.0, _long(s)]} for s in points]
+    cases = [{"weights": declared.attention(path.weights(s)), "times.at": [0.0, _long(path, s)]}
+             for path, s in _simulated(quick)]  # fmt: skip
     return {
         "path": {
             "model": {"kind": "zero-temperature"},
@@ -78,34 +151,26 @@ def grids(quick: bool) -> dict[str, dict[str, Any]]:
     }
 
 
+def _long(path: Path, s: float) -> float:
+    """Many times the slowest time of the flow."""
+    return 25 * float(np.linalg.norm(np.asarray(path.weights(s).B), 2)) / path.limit(s).gap
+
+
 def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
     """The recipe."""
-    path = np.linspace(0, 1, 101 if quick else 401)
-    progress(0.0, "spectra along the path")
-    limits = [limit(weights_at(s)) for s in path]
-    values = np.array([np.sort_complex(np.linalg.eigvals(np.asarray(weights_at(s).D)))[::-1] for s in path])
-    changes = [transition(path[k], path[k + 1]) for k, (a, b) in enumerate(itertools.pairwise(limits))
-               if a.kind != b.kind]  # fmt: skip
-    checks = [_closing(change) for change in changes]
-    progress(0.5, "where the runs ended")
+    points = np.linspace(0, 1, 101 if quick else 401)
+    drifts = []
+    for k, path in enumerate(PATHS):
+        progress(k / 3, f"spectra along path {k + 1}")
+        drifts.append(drift(path, points))
+    progress(2 / 3, "where the runs ended")
+    checks = [_closing(each.path, change) for each in drifts for change in each.transitions]
     ended = declared.runs(found["path"])
     checks += [
-        _simulated(s, each) for s, each in zip(np.linspace(0.05, 0.95, len(ended)), ended, strict=True)
-    ]
-    progress(0.6, "how the law moves")
-    moved = np.array([_moved(s) for s in path])
-    skew = np.array([_skew(s) for s in path])
-    gaps = np.array([found.gap for found in limits])
-    rotating = np.array([found.kind == "rotating" for found in limits])
-    rows = [{"s": s, "kind": found.kind, "real part": float(np.real(found.eigenvalue)), "gap": found.gap,
-             "asymmetry": a, "speed of the law": m}
-            for s, found, a, m in zip(path, limits, skew, moved, strict=True)]  # fmt: skip
-    data = xr.Dataset(
-        {"real": (("s", "index"), values.real), "imaginary": (("s", "index"), values.imag),
-         "gap": ("s", gaps), "rotating": ("s", rotating), "speed": ("s", moved), "asymmetry": ("s", skew)},
-        {"s": path},
-    )  # fmt: skip
-    return Result(checks, rows, data, figure(path, values, gaps, rotating, moved, skew, changes))
+        _ended(path, s, each) for (path, s), each in zip(_simulated(quick), ended, strict=True)
+    ]  # fmt: skip
+    rows = [row for each in drifts for row in _rows(each)]
+    return Result(checks, rows, _data(drifts), figure(drifts))
 
 
 RECIPE = Recipe(
@@ -116,78 +181,88 @@ RECIPE = Recipe(
 )
 
 
-def _closing(change: Transition) -> Check:
+def _name(path: Path) -> str:
+    return f"path {PATHS.index(path) + 1}"
+
+
+def _closing(path: Path, change: Transition) -> Check:
     """Exponent with which the gap, or the frequency of a new pair, vanishes at the transition, fixed side."""
     away = np.logspace(-6, -3.5, 11)
-    gaps = [limit(weights_at(change.s + (-a if change.fixed_below else a))).gap for a in away]
+    gaps = [path.limit(change.s + (-a if change.fixed_below else a)).gap for a in away]
     power = fit_rate(away, gaps, model="power").power
     kind = "merging" if change.merging else "crossing"
-    name = f"exponent of the gap at s = {change.s:.4f}, {kind}"
+    name = f"exponent of the gap at s = {change.s:.4f}, {kind}, {_name(path)}"
     return near(name, power, 0.5 if change.merging else 1.0, BRANCH, absolute=0.03)
 
 
-def _long(s: float) -> float:
-    """Many times the slowest time of the flow."""
-    weights = weights_at(s)
-    return 25 * float(np.linalg.norm(np.asarray(weights.B), 2)) / limit(weights).gap
-
-
-def _simulated(s: float, found: Trajectory) -> Check:
+def _ended(path: Path, s: float, found: Trajectory) -> Check:
     """Whether the zero-temperature flow ends where the limit says."""
-    where = limit(weights_at(s))
+    where = path.limit(s)
     tokens, end = found.tokens(0), found.tokens(-1)
+    name = f"s = {s:.2f}, {_name(path)}, {where.kind}"
     if where.kind == "rotating":
         off = float(np.sqrt(end.weights @ angle_to(end, where.basis) ** 2))
-        return at_most(f"s = {s:.2f}, rotating: rms angle to the circle in the end", off, 1e-3, ORBITS)
+        return at_most(f"{name}: rms angle to the circle in the end", off, 1e-3, ORBITS)
     off = coupled_distance(end.x, where.push(tokens).x, tokens.weights)
-    return at_most(f"s = {s:.2f}, {where.kind}: W2 to Π♯ρ0 in the end", off, 1e-3, ORBITS)
+    return at_most(f"{name}: W2 to Π♯ρ0 in the end", off, 1e-3, ORBITS)
 
 
-def _moved(s: float, step: float = 1e-4) -> float:
-    """|ṗ|: how fast the atom of the limit law moves along the path; NaN where there is no such atom."""
-    here, there = limit(weights_at(s)), limit(weights_at(min(s + step, 1.0)))
-    if here.kind != "fixed" or there.kind != "fixed" or s + step > 1:
-        return np.nan
-    chord = abs(float(here.basis[:, 0] @ there.basis[:, 0]))
-    return float(np.arccos(min(chord, 1.0)) / step)
+def _rows(found: Drift) -> list[Row]:
+    return [
+        {"path": _name(found.path), "s": s, "kind": each.kind, "real part": float(np.real(each.eigenvalue)),
+         "gap": each.gap, "asymmetry": a, "speed of the law": v}
+        for s, each, a, v in zip(found.s, found.limits, found.asymmetry, found.speed, strict=True)
+    ]  # fmt: skip
 
 
-def _skew(s: float) -> float:
-    D = np.asarray(weights_at(s).D)
-    return float(np.linalg.norm(D - D.T) / np.linalg.norm(D))
+def _data(drifts: Sequence[Drift]) -> xr.Dataset:
+    def stack(name: str) -> np.ndarray:
+        return np.stack([getattr(each, name) for each in drifts])
+
+    values = stack("eigenvalues")
+    curves = {"gap": "gaps", "rotating": "rotating", "speed": "speed", "asymmetry": "asymmetry"}
+    return xr.Dataset(
+        {
+            "real": (("path", "s", "index"), np.real(values)),
+            "imaginary": (("path", "s", "index"), np.imag(values)),
+        }
+        | {name: (("path", "s"), stack(what)) for name, what in curves.items()},
+        {"s": drifts[0].s},
+    )
 
 
 @matplotlib.rc_context(figures.STYLE)
-def figure(
-    path: np.ndarray,
-    values: np.ndarray,
-    gaps: np.ndarray,
-    rotating: np.ndarray,
-    moved: np.ndarray,
-    skew: np.ndarray,
-    changes: list[Transition],
-) -> Figure:
-    """Spectrum, gap, speed of the law and asymmetry along the path; rotating stretches shaded."""
-    drawing = Figure(figsize=(9, 8.5), layout="constrained")
-    spectrum, gap, speed = drawing.subplots(3, 1, sharex=True, height_ratios=(1.5, 1, 1))
-    real = np.abs(np.imag(values)) < 1e-9
-    at = np.broadcast_to(path[:, None], values.shape)
-    spectrum.plot(at[real], np.real(values)[real], "o", markersize=3, color=figures.PALETTE[0], label="real")
-    spectrum.plot(
-        at[~real], np.real(values)[~real], "s", markersize=3, color=figures.PALETTE[1], label="pair"
-    )
+def figure(drifts: Sequence[Drift]) -> Figure:
+    """Spectrum, gap, speed of the law and asymmetry along each path; rotating stretches shaded."""
+    drawing = Figure(figsize=(11.5, 8.5), layout="constrained")
+    grid = drawing.subplots(3, len(drifts), sharex=True, sharey="row", height_ratios=(1.5, 1, 1))
+    for column, each in zip(grid.T, drifts, strict=True):
+        _draw(column, each)
+    spectrum, gap, speed = grid[:, 0]
     spectrum.set_ylabel("real parts of the\neigenvalues of V Bᵀ")
-    spectrum.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    gap.semilogy(path, gaps, color="0.1")
     gap.set_ylabel("gap below the\ndominant real part")
-    speed.semilogy(path, moved, color=figures.PALETTE[2], label="speed of the\nlimit law")
-    speed.semilogy(path[1:], skew[1:], color="0.4", linestyle=(0, (3, 2)), label="‖D − Dᵀ‖/‖D‖")
-    speed.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    speed.set(xlabel="s, from symmetric (0) to random (1)", ylabel="speed, asymmetry")
-    edges = [path[0], *(change.s for change in changes), path[-1]]
-    for ax in (spectrum, gap, speed):
-        for low, high in itertools.pairwise(edges):
-            if np.mean(rotating[(path > low) & (path < high)]) > 0.5:
-                ax.axvspan(low, high, color="0.92", linewidth=0, zorder=0)
-    spectrum.set_title("shaded: a complex pair dominates, tokens circulate", loc="left", fontsize=11)
+    speed.set_ylabel("speed, asymmetry")
+    for ax in (grid[0, -1], grid[2, -1]):
+        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    drawing.suptitle("shaded: a complex pair dominates, tokens circulate", x=0.02, ha="left", fontsize=11)
     return drawing
+
+
+def _draw(column: Sequence[Axes], found: Drift) -> None:
+    spectrum, gap, speed = column
+    real = np.abs(np.imag(found.eigenvalues)) < 1e-9
+    at = np.broadcast_to(found.s[:, None], real.shape)
+    for which, mark, colour, name in ((real, "o", 0, "real"), (~real, "s", 1, "pair")):
+        spectrum.plot(at[which], np.real(found.eigenvalues)[which], mark, markersize=3,
+                      color=figures.PALETTE[colour], label=name)  # fmt: skip
+    spectrum.set_title(_name(found.path), loc="left")
+    gap.semilogy(found.s, found.gaps, color="0.1")
+    speed.semilogy(found.s, found.speed, color=figures.PALETTE[2], label="speed of the\nlimit law")
+    speed.semilogy(found.s[1:], found.asymmetry[1:], color="0.4", linestyle=(0, (3, 2)),
+                   label="‖D − Dᵀ‖/‖D‖")  # fmt: skip
+    speed.set_xlabel("s, from symmetric (0) to random (1)")
+    edges = [found.s[0], *(change.s for change in found.transitions), found.s[-1]]
+    for low, high in itertools.pairwise(edges):
+        if np.mean(found.rotating[(found.s > low) & (found.s < high)]) > 0.5:
+            for ax in column:
+                ax.axvspan(low, high, color="0.92", linewidth=0, zorder=0)
