@@ -19,7 +19,7 @@ import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from tokenfield import figures, initial
 from tokenfield.diagnostics.rates import fit_rate
@@ -75,13 +75,19 @@ def crossover(ns: np.ndarray, errors: np.ndarray) -> float:
     return float(np.exp(np.log(ns[k]) + share * np.log(ns[k + 1] / ns[k])))
 
 
+def _sizes(quick: bool) -> tuple[list[int], int]:
+    """Numbers of tokens of the runs, and how many draws of iid ones."""
+    return ([16, 64, 256], 2) if quick else ([16, 32, 64, 128, 256, 512], 16)
+
+
 def grids(quick: bool) -> dict[str, dict[str, Any]]:
     """Runs of the worked case on the circle over (law, β), and those that stand for the continuum."""
     betas = [10.0, 100.0, 1000.0] if quick else [10.0, 100.0, 1000.0, 10000.0]
-    ns = [16, 64, 256] if quick else [16, 32, 64, 128, 256, 512]
+    ns, draws = _sizes(quick)
     ts, end = np.array([0.0, 4.0]), {"snapshots": [-1], "summation": "direct"}
     tilted = {"law": "circle_density", "cos": [worked.TILT[0]], "sin": [worked.TILT[1]]}
-    laws = [tilted | {"n": n, "key": n} for n in ns] + [tilted | {"n": n} for n in ns]  # the order of `KINDS`
+    laws = [tilted | {"n": n, "key": 1000 * draw + n} for draw in range(draws) for n in ns]
+    laws += [tilted | {"n": n} for n in ns]
     runs = worked.grid(worked.CIRCLE, betas, {}, ts, **end)
     continuum = declared.atoms(worked.circle_tokens(1024, 0.8))
     return {
@@ -109,7 +115,7 @@ def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Res
             checks.append(_slope(d, kind, betas, needed[d, kind]))
         checks.append(_amplitude(d, betas, ns, maps[d, "iid"]))
     progress(0.95, "runs on the circle")
-    flow = _compared(found)
+    flow = _compared(found, len(_sizes(quick)[0]))
     rows = [{"d": d, "kind": kind, "beta": b, "n needed": n}
             for (d, kind), values in needed.items()
             for b, n in zip(grid[d][0], values, strict=True)]  # fmt: skip
@@ -149,8 +155,11 @@ def _amplitude(d: int, betas: np.ndarray, ns: np.ndarray, errors: np.ndarray) ->
                 "variance of the weighted mean of a cap", relative=0.05)  # fmt: skip
 
 
-def _compared(found: Mapping[str, xr.Dataset]) -> xr.DataArray:
-    """W2 between n tokens and the continuum at t = 4 of the worked case, over (kind, β, n)."""
+def _compared(found: Mapping[str, xr.Dataset], sizes: int) -> xr.DataArray:
+    """W2 between n tokens and the continuum at t = 4 of the worked case, over (kind, β, n).
+
+    Of iid tokens the root mean square over the draws.
+    """
     runs, betas = found["runs"], found["continuum"].beta.values
     continuum = [each.tokens(-1) for each in declared.runs(found["continuum"])]
     ends = [
@@ -159,11 +168,11 @@ def _compared(found: Mapping[str, xr.Dataset]) -> xr.DataArray:
     ]
     values = np.array([
         [wasserstein(end, law).value for end in row] for row, law in zip(ends, continuum, strict=True)
-    ])  # fmt: skip
-    ns = [end.n for end in ends[0][: len(ends[0]) // 2]]
+    ]).reshape(len(betas), -1, sizes)  # fmt: skip
+    iid = np.sqrt(np.mean(values[:, :-1] ** 2, axis=1))
     return xr.DataArray(
-        np.moveaxis(values.reshape(len(betas), 2, len(ns)), 1, 0),
-        {"kind": [0, 1], "beta_run": betas, "n_run": ns},
+        np.stack([iid, values[:, -1]]),
+        {"kind": [0, 1], "beta_run": betas, "n_run": [end.n for end in ends[0][:sizes]]},
         ("kind", "beta_run", "n_run"),
     )
 
@@ -179,12 +188,34 @@ def _data(grid: dict, maps: dict, flow: xr.DataArray) -> xr.Dataset:
 
 @matplotlib.rc_context(figures.STYLE)
 def figure(grid: dict, maps: dict, needed: dict, flow: xr.DataArray) -> Figure:
-    """Error against tokens per cap; n needed against β; W2 of runs against n."""
-    drawing = Figure(figsize=(10.5, 7.6), layout="constrained")
-    panels = drawing.subplots(2, 2)
+    """The maps; the same error against tokens per cap; n needed against β; W2 of runs against n."""
+    drawing = Figure(figsize=(10.5, 10.8), layout="constrained")
+    above, below = drawing.subfigures(2, 1, squeeze=False, height_ratios=(1, 2.4))[:, 0]
+    _draw_maps(above, grid, maps, needed)
+    panels = below.subplots(2, 2)
     for ax, d in zip(panels[0], (2, 3), strict=True):
         _draw_collapse(ax, d, grid[d][0], grid[d][1], maps)
-    ax = panels[1, 0]
+    _draw_needed(panels[1, 0], grid, needed)
+    _draw_runs(panels[1, 1], flow)
+    return drawing
+
+
+def _draw_maps(part: SubFigure, grid: dict, maps: dict, needed: dict) -> None:
+    axes = part.subplots(1, len(maps))
+    for ax, ((d, kind), values) in zip(axes, maps.items(), strict=True):
+        betas, ns = grid[d]
+        shown = np.log10(np.clip(values, 1e-3, 10))
+        drawn = ax.pcolormesh(ns, betas, shown, cmap="viridis", vmin=-3, vmax=1, rasterized=True)
+        ax.plot(needed[d, kind], betas, color="white", linewidth=1.6)
+        ax.set(xscale="log", yscale="log", xlabel="n", title=f"d = {d}, {kind}")
+        ax.title.set_fontsize(11)
+    axes[0].set_ylabel("β")
+    bar = part.colorbar(drawn, ax=axes, ticks=[-3, -2, -1, 0, 1], extend="both")
+    bar.ax.set_yticklabels([f"{10.0**k:g}" for k in (-3, -2, -1, 0, 1)])
+    bar.set_label(f"error · √β; white: {SEEN:g}")
+
+
+def _draw_needed(ax: Axes, grid: dict, needed: dict) -> None:
     for k, ((d, kind), values) in enumerate(needed.items()):
         betas = grid[d][0]
         ax.loglog(betas, values, "os^D"[k], color=figures.PALETTE[k], markersize=5, label=f"d = {d}, {kind}")
@@ -195,7 +226,9 @@ def figure(grid: dict, maps: dict, needed: dict, flow: xr.DataArray) -> Figure:
     ax.set(xlabel="β", ylabel="n needed")
     ax.set_title("dashed: slopes (d − 1)/2", loc="left", fontsize=11)
     ax.legend(fontsize=9)
-    ax = panels[1, 1]
+
+
+def _draw_runs(ax: Axes, flow: xr.DataArray) -> None:
     for k, beta in enumerate(flow.beta_run.values):
         for kind, style in ((0, (0, (4, 2))), (1, "-")):
             name = f"β = {beta:g}" if kind else None
@@ -204,9 +237,8 @@ def figure(grid: dict, maps: dict, needed: dict, flow: xr.DataArray) -> Figure:
     ax.set(xlabel="n", ylabel="W2 to the continuum at t = 4")
     ax.set_xticks(flow.n_run.values, [str(n) for n in flow.n_run.values])
     ax.minorticks_off()
-    ax.set_title("runs on the circle; solid: quadrature, dashed: iid", loc="left", fontsize=11)
+    ax.set_title("runs on the circle; solid: quadrature, dashed: iid (rms)", loc="left", fontsize=11)
     ax.legend(fontsize=9)
-    return drawing
 
 
 def _draw_collapse(ax: Axes, d: int, betas: np.ndarray, ns: np.ndarray, maps: dict) -> None:
