@@ -82,6 +82,24 @@ def test_scaling_time_and_values():
     assert two.amplitude == pytest.approx(one.amplitude * 7)
 
 
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("unit", [1e-17, 3e12])
+def test_the_unit_of_time_does_not_matter(name, unit):
+    law, rate, power, amplitude = LAWS[name]
+    fit = tkf.fit_rate(TS * unit, law(TS), name)
+    np.testing.assert_allclose([fit.rate * unit, fit.power], [rate, power], atol=1e-10)
+    assert fit.log_amplitude == pytest.approx(np.log(amplitude) - power * np.log(unit), rel=1e-9)
+
+
+@pytest.mark.parametrize("begin", [3e3, 3e7])
+def test_times_far_from_zero(begin):
+    """The amplitude, of t = 0, is out of range; the law is not."""
+    ts = np.linspace(begin, begin + 20, 50)
+    fit = tkf.fit_rate(ts, np.exp(-0.3 * (ts - begin)), "exponential")
+    assert fit.rate == pytest.approx(0.3, rel=1e-7) and fit.amplitude == np.inf
+    np.testing.assert_allclose(fit.predict(ts), np.exp(-0.3 * (ts - begin)), rtol=1e-6)
+
+
 def test_a_transient_below_a_tenth_of_a_percent_asks_for_no_third_constant():
     values = np.exp(-0.25 * TS) * (1 + 3e-3 * np.exp(-TS))
     assert tkf.fit_rate(TS, values).model == "exponential"
@@ -114,6 +132,7 @@ def test_the_tied_case_of_the_concentration_is_an_exponential_times_t():
         (lambda: tkf.fit_rate(TS[:7], TS[:7]), "`ts` must have at least 8 entries"),
         (lambda: tkf.fit_rate(TS, TS[:50]), "`values` must have one entry per time"),
         (lambda: tkf.fit_rate(TS[::-1], TS), "`ts` must be finite and increasing"),
+        (lambda: tkf.fit_rate([-np.inf, *TS[1:]], TS, "exponential"), "`ts` must be finite and increasing"),
         (lambda: tkf.fit_rate(TS - 2, np.exp(-TS)), "`ts` must be positive, for t"),
         (lambda: tkf.fit_rate(TS, TS, "line"), "`model` must be one of exponential, power"),
         (lambda: tkf.fit_rate(TS, TS, level=95), "`level` must lie between 0 and 1"),
@@ -122,6 +141,8 @@ def test_the_tied_case_of_the_concentration_is_an_exponential_times_t():
         (lambda: tkf.fit_bound([1.0, 2.0], TS, -np.ones((2, 100))), "`W` must be positive"),
         (lambda: tkf.fit_bound([1.0], TS, np.ones((1, 100))), "`W` must have at least 8 measurements"),
         (lambda: tkf.fit_bound([1.0, 2.0], TS, np.full((2, 100), np.nan)), "`W` must have at least 8"),
+        (lambda: tkf.fit_bound([1.0, 2.0], np.ones(9), np.ones((2, 9))), "`W` must .* 3 different times"),
+        (lambda: tkf.fit_bound(BETAS, TIMES + 1e4, surface(*CONSTANTS[0])), "`ts` must begin near 0"),
         (lambda: tkf.fit_bound([1.0, 1.0], TS, np.ones((2, 100))), "`betas` must be positive and different"),
         (lambda: tkf.fit_bound([1.0, 2.0], -TS, np.ones((2, 100))), "`ts` must be finite and at least 0"),
     ],
@@ -151,6 +172,34 @@ def test_exact_surfaces_are_recovered(constants):
     np.testing.assert_allclose(
         fit.bound([5.0], [0.0, 3.0]), surface(*constants, np.array([5.0]), np.array([0, 3.0])), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("constants", "ts"),
+    [
+        ((0.02, 1.5, 0.005, 0.25), np.linspace(0, 300, 301)),
+        ((0.02, 1.5, 0.0005, 1.0), np.geomspace(1e-2, 1e3, 101)),
+        ((1e-6, 1.0, 5.0, 3.0), TIMES),
+        ((2e-302, 1.5e-300, 0.2, 0.25), TIMES),
+        ((2e298, 1.5e300, 0.2, 0.25), TIMES),
+        ((0.02, 1.5, 2e-9, 2.5e-9), 1e8 * TIMES),
+        ((0.02, 1.5, 0.2, 0.25), 20 + TIMES),
+    ],
+    ids=["long", "many scales", "steep", "tiny", "huge", "slow", "late"],
+)
+def test_exact_surfaces_of_any_scale_are_recovered(constants, ts):
+    betas = np.array([10.0, 100.0, 1000.0])
+    fit = tkf.fit_bound(betas, ts, surface(*constants, betas, ts))
+    np.testing.assert_allclose([fit.C1, fit.C2, fit.C, fit.c], constants, rtol=1e-6)
+    assert fit.holds and fit.slack.largest == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e9])
+def test_one_absurd_measurement_still_has_a_bound(factor):
+    W = surface(*CONSTANTS[0])
+    W[1, 10] *= factor
+    fit = tkf.fit_bound(BETAS, TIMES, W)
+    assert fit.holds and np.min(fit.bound(BETAS, TIMES) / W) == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize("constants", CONSTANTS)

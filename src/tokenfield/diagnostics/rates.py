@@ -35,7 +35,8 @@ class Fit:
     """values ≈ amplitude · t^power · e^{−rate·t}; see `fit_rate`.
 
     `rate` and `interval` are 0 for the model "power", `power` and `power_interval` for "exponential" (a
-    curve like t^{−q} has power −q). `misfit`: root mean square of the residuals of log values.
+    curve like t^{−q} has power −q). `log_amplitude`: of the amplitude, which may itself be out of range.
+    `misfit`: root mean square of the residuals of log values.
     """
 
     model: Model
@@ -43,15 +44,21 @@ class Fit:
     interval: tuple[float, float]
     power: float
     power_interval: tuple[float, float]
-    amplitude: float
+    log_amplitude: float
     misfit: float
     level: float
+
+    @property
+    def amplitude(self) -> float:
+        """Of the law at t = 1 without its exponential; 0 or infinite if that is out of range."""
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.exp(self.log_amplitude))
 
     def predict(self, ts: ArrayLike) -> Float[np.ndarray, "times"]:
         """The fitted law at other times."""
         ts = np.asarray(ts, dtype=float)
-        power = ts**self.power if self.power != 0 else 1.0
-        return self.amplitude * power * np.exp(-self.rate * ts)
+        power = self.power * np.log(ts) if self.power != 0 else 0.0
+        return np.exp(self.log_amplitude + power - self.rate * ts)
 
 
 def fit_rate(ts: ArrayLike, values: ArrayLike, model: Model | None = None, level: float = 0.95) -> Fit:
@@ -112,10 +119,10 @@ def fit_bound(betas: ArrayLike, ts: ArrayLike, W: ArrayLike) -> BoundFit:
 
     W has a row per β (infinity allowed) and a column per time; NaN means not measured. First the surface is
     fitted by least squares in log W with C, c ≥ 0. Then, with those C and c, the bound is the pair C1, C2
-    that lies above every point and is least in the mean of bound/W (a linear programme), so it touches the
-    data. With such constants the inequality always holds on the data it was made from; what says something
-    is the slack, and whether `bound` also covers other β. Leave out late times where W has levelled off at
-    its greatest value: e^{Ct} does not.
+    that lies above every point and is least in the mean of bound/W, so it touches the data. With such
+    constants the inequality always holds on the data it was made from; what says something is the slack, and
+    whether `bound` also covers other β. Leave out late times where W has levelled off at its greatest value:
+    e^{Ct} does not.
     """
     betas, ts = _vector(betas, "betas"), _vector(ts, "ts")
     different = len(np.unique(betas)) == len(betas)
@@ -127,16 +134,26 @@ def fit_bound(betas: ArrayLike, ts: ArrayLike, W: ArrayLike) -> BoundFit:
     known = ~np.isnan(W)
     require(bool(np.all((W[known] > 0) & (W[known] < np.inf))), "W", "be positive and finite, or NaN",
             W[known].min() if known.any() else "empty")  # fmt: skip
-    rows, columns = int(np.sum(known.any(axis=1))), int(np.sum(known.any(axis=0)))
+    rows, columns = int(np.sum(known.any(axis=1))), len(np.unique(ts[known.any(axis=0)]))
     require(rows >= 2 and columns >= 3 and np.sum(known) >= FEWEST, "W",
-            f"have at least {FEWEST} measurements, of 2 values of β or more and 3 times or more",
+            f"have at least {FEWEST} measurements, of 2 values of β or more and 3 different times or more",
             f"with {np.sum(known)}, {rows} and {columns}")  # fmt: skip
-    (first, second, C, c), misfit = _surface(betas, ts, W, known)
-    grow, fall = (term[known] for term in _terms(betas, ts, C, c))
+    # in units of the length and the size of the data, and with t from the first time on
+    begin, length, size = float(ts.min()), float(np.ptp(ts)), float(np.exp(np.median(np.log(W[known]))))
+    within, W = (ts - begin) / length, W / size
+    (first, second, C, c), misfit = _surface(betas, within, W, known)
+    grow, fall = (term[known] for term in _terms(betas, within, C, c))
     C1, C2 = _above(grow, fall, W[known])
     ratio = (C1 * grow + C2 * fall) / W[known]
     slack = Slack(float(ratio.max()), float(np.median(ratio)))
-    return BoundFit(C1, C2, C, c, (first, second), misfit, slack, bool(np.all(ratio >= 1 - 1e-12)))
+    C, c = C / length, c / length
+    with np.errstate(over="ignore"):
+        back, forth = size * np.exp(-C * begin), size * np.exp(c * begin)
+    require(bool(np.isfinite(forth)), "ts", "begin near 0, where the bound's constants are defined", begin)
+    return BoundFit(
+        float(C1 * back), float(C2 * forth), C, c, (float(first * back), float(second * forth)),
+        misfit, slack, bool(np.all(ratio >= 1 - 1e-12)),
+    )  # fmt: skip
 
 
 def _curve(ts: ArrayLike, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -145,7 +162,7 @@ def _curve(ts: ArrayLike, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         len(ts) == len(values), "values", f"have one entry per time, {len(ts)}", f"of length {len(values)}"
     )
     require(len(ts) >= FEWEST, "ts", f"have at least {FEWEST} entries", f"of length {len(ts)}")
-    require(bool(np.all(np.diff(ts) > 0)) and bool(np.isfinite(ts[-1])), "ts", "be finite and increasing",
+    require(bool(np.all(np.isfinite(ts))) and bool(np.all(np.diff(ts) > 0)), "ts", "be finite and increasing",
             "not")  # fmt: skip
     good = (values > 0) & (values < np.inf)
     require(bool(np.all(good)), "values", "be positive and finite to have a logarithm", values[~good][:1])
@@ -158,14 +175,29 @@ def _vector(value: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
-def _design(model: Model, ts: np.ndarray) -> np.ndarray:
-    """Columns 1, −t and log t, as the law has them."""
-    columns = [np.ones_like(ts)]
+class _Design(NamedTuple):
+    """Columns 1, −t and log t, as the law has them; the last two shifted and scaled to lie around 0."""
+
+    rows: np.ndarray
+    shift: np.ndarray
+    scale: np.ndarray
+
+    def constants(self, solved: np.ndarray) -> np.ndarray:
+        """Log of the amplitude, rate and power from the coefficients of these columns."""
+        rest = solved[..., 1:] / self.scale
+        return np.concatenate([solved[..., :1] - rest @ self.shift[:, None], rest], axis=-1)
+
+
+def _design(model: Model, ts: np.ndarray) -> _Design:
+    columns = []
     if model != "power":
         columns.append(-ts)
     if model != "exponential":
         columns.append(np.log(ts))
-    return np.stack(columns, axis=1)
+    raw = np.stack(columns, axis=1)
+    shift = raw.mean(axis=0)
+    scale = np.max(np.abs(raw - shift), axis=0)
+    return _Design(np.concatenate([np.ones((len(ts), 1)), (raw - shift) / scale], axis=1), shift, scale)
 
 
 def _solve(design: np.ndarray, logs: np.ndarray) -> np.ndarray:
@@ -181,7 +213,7 @@ def _left_out(n: int) -> list[Bool[np.ndarray, "n"]]:
 
 def _prediction_error(model: Model, ts: np.ndarray, logs: np.ndarray) -> float:
     """Mean square by which each block is missed by the law fitted to the others."""
-    design = _design(model, ts)
+    design = _design(model, ts).rows
     missed = [design[out] @ _solve(design[~out], logs[~out]) - logs[out] for out in _left_out(len(ts))]
     return float(np.mean(np.concatenate(missed) ** 2))
 
@@ -189,7 +221,7 @@ def _prediction_error(model: Model, ts: np.ndarray, logs: np.ndarray) -> float:
 def _choose(ts: np.ndarray, logs: np.ndarray) -> Model:
     error = {model: _prediction_error(model, ts, logs) for model in get_args(Model)}
     simple: Model = "exponential" if error["exponential"] <= error["power"] else "power"
-    design = _design(simple, ts)
+    design = _design(simple, ts).rows
     misfit = np.sqrt(np.mean((design @ _solve(design, logs) - logs) ** 2))
     if misfit > CLOSE and error["exponential-power"] < WORTHWHILE * error[simple]:
         return "exponential-power"
@@ -198,9 +230,10 @@ def _choose(ts: np.ndarray, logs: np.ndarray) -> Model:
 
 def _fit(model: Model, ts: np.ndarray, logs: np.ndarray, level: float) -> Fit:
     design = _design(model, ts)
-    best = _solve(design, logs)
+    solved = _solve(design.rows, logs)
+    best = design.constants(solved)
     blocks = _left_out(len(ts))
-    others = np.stack([_solve(design[~out], logs[~out]) for out in blocks])
+    others = design.constants(np.stack([_solve(design.rows[~out], logs[~out]) for out in blocks]))
     g = len(blocks)
     deviation = np.sqrt((g - 1) / g * np.sum((others - best) ** 2, axis=0))
     reach = special.stdtrit(g - 1, (1 + level) / 2) * deviation
@@ -212,8 +245,8 @@ def _fit(model: Model, ts: np.ndarray, logs: np.ndarray, level: float) -> Fit:
     nothing = (0.0, (0.0, 0.0))
     rate, interval = nothing if model == "power" else pick(1)
     power, power_interval = nothing if model == "exponential" else pick(-1)
-    misfit = float(np.sqrt(np.mean((design @ best - logs) ** 2)))
-    return Fit(model, rate, interval, power, power_interval, float(np.exp(best[0])), misfit, level)
+    misfit = float(np.sqrt(np.mean((design.rows @ solved - logs) ** 2)))
+    return Fit(model, rate, interval, power, power_interval, float(best[0]), misfit, level)
 
 
 def _terms(betas: np.ndarray, ts: np.ndarray, C: float, c: float) -> tuple[np.ndarray, np.ndarray]:
@@ -234,13 +267,13 @@ def _surface(
         surface = np.logaddexp(q[0] + envelope + q[2] * ts, q[1] - q[3] * ts)
         return surface[known] - target
 
-    length = float(np.ptp(ts))
-    fastest = min(60 / length, 600 / float(np.max(ts)))  # keeps e^{Ct} within range
-    lower, upper = np.array([-650.0, -650.0, 0, 0]), np.array([650.0, 650.0, fastest, fastest])
+    # e^{Ct} shall stay within range, and e^{−ct} be seen at two times or more
+    steepest = 600 / np.min(np.diff(np.unique(ts)))
+    bounds = (np.array([-650.0, -650.0, 0, 0]), np.array([650.0, 650.0, 600.0, steepest]))
     middle = float(np.median(target))
-    starts = itertools.product((middle, middle - 3), (0.005, 0.05, 0.2), (0.005, 0.05, 0.2))
+    starts = itertools.product((middle, middle - 3), (0.3, 3.0, 12.0), np.geomspace(0.3, 0.01 * steepest, 4))
     solved = [
-        optimize.least_squares(miss, [first, middle + 1, C * fastest, c * fastest], bounds=(lower, upper))
+        optimize.least_squares(miss, [first, middle + 1, C, c], bounds=bounds, x_scale="jac")
         for first, C, c in starts
     ]
     best = min(solved, key=lambda s: s.cost)
@@ -250,10 +283,34 @@ def _surface(
 
 
 def _above(grow: np.ndarray, fall: np.ndarray, W: np.ndarray) -> tuple[float, float]:
-    """C1, C2 ≥ 0 with C1·grow + C2·fall ≥ W everywhere and the least mean of the quotient."""
+    """C1, C2 ≥ 0 with C1·grow + C2·fall ≥ W everywhere and the least mean of the quotient.
+
+    A linear programme in two unknowns, whose coefficients may differ by more powers of ten than solvers bear:
+    the best is at a corner, where two neighbours of the lower left hull of (grow, fall)/W touch the bound, or
+    one of the unknowns is 0.
+    """
     a = np.stack([grow / W, fall / W], axis=1)
-    scale = a.max(axis=0)  # columns of size 1, for the solver's tolerances
-    solved = optimize.linprog(np.mean(a / scale, axis=0), A_ub=-a / scale, b_ub=-np.ones(len(W)))
-    C1, C2 = np.maximum(solved.x, 0) / scale
-    lift = 1 / np.min(a @ [C1, C2])  # what the solver's tolerance left below 1
-    return float(C1 * lift), float(C2 * lift)
+    scale = a.max(axis=0)
+    a = a / scale
+    hull = _lower_left(a)
+    det = hull[:-1, 0] * hull[1:, 1] - hull[:-1, 1] * hull[1:, 0]
+    corners = np.stack([np.diff(hull[:, 1]), -np.diff(hull[:, 0])], axis=1) / det[:, None]
+    low = a.min(axis=0)
+    alone = [np.eye(2)[k] / low[k] for k in range(2) if low[k] > 0]
+    corners = np.maximum(np.concatenate([corners, np.array(alone).reshape(-1, 2)]), 0)
+    corners = corners / np.min(corners @ a.T, axis=1, keepdims=True)  # what rounding left below 1
+    best = corners[np.argmin(corners @ a.mean(axis=0))]
+    C1, C2 = best / scale
+    return float(C1), float(C2)
+
+
+def _lower_left(points: np.ndarray) -> np.ndarray:
+    """Corners of the hull of the points that face (−, −), from the top to the right."""
+    hull: list[np.ndarray] = []
+    for p in points[np.lexsort((points[:, 1], points[:, 0]))]:
+        if hull and p[1] >= hull[-1][1]:
+            continue
+        while len(hull) > 1 and np.linalg.det([hull[-1] - hull[-2], p - hull[-2]]) <= 0:
+            hull.pop()
+        hull.append(p)
+    return np.array(hull)
