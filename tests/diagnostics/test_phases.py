@@ -18,11 +18,11 @@ def on_circle(angles):
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
-def made_up(ts, x):
+def made_up(ts, x, **inputs):
     """A trajectory with the given tokens, which nobody simulated."""
     n = x.shape[1]
     return tkf.Trajectory(ts=ts, x=x, weights=np.full(n, 1 / n), snapshot_ts=ts, measured={}, stats={},
-                          inputs={}, status="made up", complete=True)  # fmt: skip
+                          inputs=inputs, status="made up", complete=True)  # fmt: skip
 
 
 def off_e2(ts, offset):
@@ -118,10 +118,15 @@ def test_phases_of_a_curve_that_was_drawn():
     ("offset", "expected", "words"),
     [
         (lambda t: np.exp(-t / 4), ["concentration"], "still falling"),
+        (lambda t: 1 / (1 + t), ["concentration"], "still falling"),
+        (lambda t: (1 + t) ** -0.5, ["concentration"], "still falling"),
+        (lambda t: np.exp(-t / 4) + 0.005 * np.exp(t / 7), ["concentration", "metastable"], "had not left"),
+        (lambda t: 0.5 + 0.6 * (t < 8) + 0.01 * np.sin(t), ["concentration", "metastable"], "had not left"),
+        (lambda t: np.exp(-2 * t) + 1e-7 * np.cos(9 * t), ["concentration", "metastable"], "had not left"),
         (lambda t: np.full_like(t, 0.9), [], "no concentration"),
         (lambda t: 0.9 - 0.01 * t, [], "no concentration"),
         (lambda t: 0 * t, [], "nothing happened"),
-        (lambda t: np.exp(-t) + 0.01, ["concentration", "metastable"], "rest at"),
+        (lambda t: np.exp(-t) + 0.01, ["concentration", "metastable"], "stay near Π♯ρ0 and had not left"),
         (lambda t: np.minimum(1e-3 * np.exp(t / 2), 0.7), ["metastable", "escape"], "left"),
     ],
 )
@@ -129,6 +134,53 @@ def test_no_phase_is_invented(offset, expected, words):
     found = tkf.phases(off_e2(np.linspace(0, 20, 101), offset), WORKED)
     assert names(found) == expected
     assert words in found.note
+
+
+def test_noise_below_the_solvers_tolerance_is_no_escape():
+    """After the approach the distance jumps about, thirtyfold, below ten times the tolerance."""
+    ts = np.linspace(0, 60, 241)
+    noise = np.where(np.arange(241) % 7 == 0, 3e-6, 1e-7)
+    run = off_e2(ts, lambda t: np.exp(-t) + noise)
+    assert names(tkf.phases(run, WORKED)) != ["concentration", "metastable"]
+    found = tkf.phases(made_up(ts, run.x, solver={"rtol": 1e-6}), WORKED)
+    assert names(found) == ["concentration", "metastable"]
+    assert found.get("concentration").rate == pytest.approx(1, rel=0.05)
+
+
+def test_a_swing_where_no_escape_is_predicted():
+    """e^{−t/4} with swings of a factor 5: V = D, so nothing leaves, whenever the run ends."""
+    weights = tkf.AttentionWeights(np.eye(2), np.diag([0.5, 1.0]))
+    for end in np.linspace(12, 16, 9):
+        ts = np.linspace(0, end, 161)
+        found = tkf.phases(off_e2(ts, lambda t: np.exp(-t / 4) * np.exp(0.8 * np.sin(4 * t))), weights)
+        assert "escape" not in names(found) and "no escape is predicted" in found.note
+
+
+def test_escape_that_begins_far_out_has_a_rate():
+    """2·least is more than a third of the greatest distance: half of the way counts."""
+    ts = np.linspace(0, 20, 401)
+    curve = np.minimum(np.maximum(np.exp(-ts / 2), 0.3 * np.exp(0.2 * (ts - 6))), 1.5)
+    escape = tkf.phases(off_e2(ts, lambda t: curve), WORKED).get("escape")
+    assert escape.rate == pytest.approx(0.2, rel=1e-6)
+
+
+def test_rotating_limits_are_not_said_to_rest():
+    D = np.array([[0.8, -1, 0], [1, 0.8, 0], [0, 0, 0.1]])
+    weights = tkf.AttentionWeights(np.eye(3), D)
+    ts = np.linspace(0, 40, 81)
+    run = tkf.simulate(tkf.ZeroTemperature(weights), tkf.initial.uniform(50, 3, 0), ts)
+    found = tkf.phases(run, weights)
+    assert "circulate in E" in found.note and "Π♯ρ0" not in found.note
+    assert found.get("concentration").rate == pytest.approx(0.7, rel=1e-3)  # B = I: the gap of the real parts
+
+
+def test_whole_spaces_have_no_phases():
+    run = off_e2(np.linspace(0, 5, 21), lambda t: 0.1 * t)
+    found = tkf.phases(run, tkf.AttentionWeights.identity(2))
+    assert found.found == () and "whole space" in found.note
+    # V = 1: there is no smaller eigenspace to end in
+    found = tkf.phases(run, tkf.AttentionWeights(np.diag([0.5, 2.0]), np.eye(2)))
+    assert "terminal" not in names(found)
 
 
 def test_same_eigenspace_is_said():
@@ -162,6 +214,10 @@ def test_angles_and_clusters():
     )
     tokens = tkf.Tokens(on_circle(np.array([0.0, 0.01, 1.0, 3.0])), [0.5, 0.2999, 0.2, 0.0001])
     assert cluster_count(tokens) == 2
+    # nodes of a density between the clusters, with next to no mass, link nothing
+    angles = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    mass = np.where(np.abs(np.sin(angles)) > 0.99, 1.0, 1e-12)
+    assert cluster_count(tkf.Tokens(on_circle(angles), mass / mass.sum())) == 2
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,18 @@ Name = Literal["concentration", "metastable", "escape", "terminal"]
 FACTOR = 2.0
 #: Root mean square angle to the dominant eigenspace of V below which the run is terminal.
 TOLERANCE = 0.05
-#: Angles below this are rounding or the solver's tolerance; they have no rate.
+#: Angles below this, or below ten times the solver's tolerance, are noise; they have no rate.
 FLOOR = 1e-6
 #: So many times its least value a falling curve is clear of the level at which it may have stopped falling.
 CLEAR = 10.0
-#: Tokens linked by steps of this angle are one cluster; clusters of less mass than this are not counted.
+#: What is said where V's dominant eigenspace holds that of D.
+ALIKE = "; the dominant eigenspace of V holds that of D, so no escape is predicted"
+#: Tokens linked by steps of this angle are one cluster; clusters of less mass than this are not counted, and
+#: tokens of less than this part of the mean mass link nothing.
 ANGLE, STRAY = 0.1, 1e-3
-#: A falling curve passes its last factor 2 in log 2/rate; one that stays there this many times as long rests.
-REST = 3.0
+#: A curve within a factor 2 of its least value falls on if it is within `TURNED` of it now, and lost at least
+#: `FALLING` of its logarithm in the later half of that time (e^{−t} loses .35, 1/t .29, t^{−1/2} .24).
+TURNED, FALLING = 1.05, 0.1
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Phase:
 
     `rate`, `interval`: of the exponential that fits the phase's own distance, positive if that is what the
     phase is about: the distance to Π♯ρ0 falls (concentration) or grows (escape), the distance to the dominant
-    eigenspace of V falls (terminal). None where there are too few saved times, and for a metastable phase.
+    eigenspace of V falls (terminal). None where too few saved times are clear of the noise, and for a
+    metastable phase.
     `to_limit`, `to_end`: root mean square angle to the dominant eigenspaces of D
     and of V at the end of the phase. `clusters`:
     groups of tokens then. `sentence`: the same in words.
@@ -91,10 +96,18 @@ Run = Trajectory | DensityTrajectory
 
 
 class _Curves(NamedTuple):
+    """What is measured over time; `floor`: where noise begins; `target`: that to which `distance` is one.
+
+    `ends`: whether there is an end to come to, that is whether V is not a multiple of the identity.
+    """
+
     ts: np.ndarray
     distance: np.ndarray
     to_limit: np.ndarray
     to_end: np.ndarray
+    floor: float
+    target: str
+    ends: bool
 
 
 def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
@@ -109,8 +122,10 @@ def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
     - metastable: within that factor, if the least value is at most half of what came before (or the run began
       within 0.05 of Π♯ρ0), and if the tokens leave again or rest there: a curve that just falls until the
       run ends is concentration to the end;
-    - terminal: from when the root mean square angle to the dominant eigenspace of V stays below 0.05;
-    - escape: between the two, or to the end of the run.
+    - terminal: from when, after the tokens left Π♯ρ0 or if they never came near it, the root mean square
+      angle to the dominant eigenspace of V stays below 0.05;
+    - escape: between the two, or to the end of the run. None if the dominant eigenspace of V holds that of D:
+      a distance that grows again then swings.
     """
     if not isinstance(trajectory, DensityTrajectory):
         require_kind(trajectory, Trajectory, "trajectory")
@@ -121,9 +136,15 @@ def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
     require(weights.d == d, "weights", f"have the dimension {d} of the tokens", weights.d)
     of_D, of_V = limit(weights), dominant(np.asarray(weights.stacked()[1][0]))
     curves, method = _measure(trajectory, of_D, of_V)
-    found, note = _find(curves, trajectory, _contains(of_V, of_D))
+    if of_D.kind != "algebraic" and min(of_D.dimension, of_V.dimension) == d:
+        found, note = (
+            (),
+            "the dominant eigenspaces of D and of V are the whole space: nothing to come near to",
+        )
+    else:
+        found, note = _find(curves, trajectory, of_D, of_V)
     least = int(np.argmin(curves.distance))
-    return Phases(found, note, *curves, method, float(curves.distance[least]), float(curves.ts[least]))
+    return Phases(found, note, *curves[:4], method, float(curves.distance[least]), float(curves.ts[least]))
 
 
 def angle_to(tokens: Tokens, basis: Float[np.ndarray, "d k"]) -> Float[np.ndarray, "n"]:
@@ -135,7 +156,10 @@ def angle_to(tokens: Tokens, basis: Float[np.ndarray, "d k"]) -> Float[np.ndarra
 
 def cluster_count(tokens: Tokens) -> int:
     """Clusters (single linkage at 0.1) that hold at least a thousandth of the mass."""
-    return int(np.sum(np.asarray(clusters(tokens, ANGLE).centres.weights) >= STRAY))
+    w = np.asarray(tokens.weights)
+    heavy = w >= STRAY / tokens.n
+    found = clusters(Tokens(np.asarray(tokens.x)[heavy], w[heavy] / w[heavy].sum()), ANGLE)
+    return int(np.sum(np.asarray(found.centres.weights) >= STRAY))
 
 
 def _rms_angle(tokens: Tokens, basis: np.ndarray) -> float:
@@ -145,24 +169,31 @@ def _rms_angle(tokens: Tokens, basis: np.ndarray) -> float:
 def _measure(trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[_Curves, str]:
     to_limit = trajectory.measure(lambda tokens: _rms_angle(tokens, of_D.basis))
     to_end = trajectory.measure(lambda tokens: _rms_angle(tokens, of_V.basis))
-    ts = np.asarray(trajectory.snapshot_ts)
+    distance, method = _distance(trajectory, of_D, to_limit)
+    target = "E" if of_D.kind == "rotating" else "Π♯ρ0"
+    ts, ends = np.asarray(trajectory.snapshot_ts), of_V.dimension < len(of_V.basis)
+    return _Curves(ts, distance, to_limit, to_end, _floor(trajectory), target, ends), method
+
+
+def _floor(trajectory: Run) -> float:
+    solver = trajectory.inputs.get("solver")
+    tolerance = solver.get("rtol", 0.0) if isinstance(solver, dict) else 0.0
+    return max(FLOOR, 10 * float(tolerance))
+
+
+def _distance(trajectory: Run, of_D: Limit, to_limit: np.ndarray) -> tuple[np.ndarray, str]:
+    """The distance over time, and what it is."""
     if of_D.kind == "rotating":
-        return _Curves(
-            ts, to_limit, to_limit, to_end
-        ), "root mean square angle to E: D rotates, there is no limit law"
+        return to_limit, "root mean square angle to E: D rotates, there is no limit law"
     end = of_D.push(trajectory.tokens(0))
     if of_D.dimension == 1:
-        distance = trajectory.measure(lambda tokens: wasserstein(tokens, end).value)
-        return _Curves(ts, distance, to_limit, to_end), "W2 to Π♯ρ0, exact (two atoms)"
+        exact = trajectory.measure(lambda tokens: wasserstein(tokens, end).value)
+        return exact, "W2 to Π♯ρ0, exact (few atoms)"
     if isinstance(trajectory, DensityTrajectory) and not trajectory.domain.moving:
-        found = [wasserstein(trajectory.tokens(k), end) for k in range(len(ts))]
-        return _Curves(
-            ts, np.array([w.value for w in found]), to_limit, to_end
-        ), f"W2 to Π♯ρ0: {found[-1].method}"
-    distance = trajectory.measure(coupled_to(end))
-    return _Curves(
-        ts, distance, to_limit, to_end
-    ), "upper bound of W2 to Π♯ρ0: tokens coupled with their own ends"
+        found = [wasserstein(trajectory.tokens(k), end) for k in range(len(to_limit))]
+        return np.array([w.value for w in found]), f"W2 to Π♯ρ0: {found[-1].method}"
+    coupled = trajectory.measure(coupled_to(end))
+    return coupled, "upper bound of W2 to Π♯ρ0: tokens coupled with their own ends"
 
 
 def _contains(large: Limit, small: Limit) -> bool:
@@ -171,60 +202,70 @@ def _contains(large: Limit, small: Limit) -> bool:
     return bool(np.linalg.norm(beside, 2) < FLOOR)
 
 
-def _find(curves: _Curves, trajectory: Run, same: bool) -> tuple[tuple[Phase, ...], str]:
-    """The phases and a note; `same` if V's dominant eigenspace holds that of D, so that none need leave."""
-    ts, distance = curves.ts, curves.distance
-    last = len(ts) - 1
-    if np.max(distance) < FLOOR:
-        return (), "nothing happened: the tokens began in the limit law Π♯ρ0 and stayed there"
+def _find(curves: _Curves, trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[tuple[Phase, ...], str]:
+    """The phases and a note."""
+    distance, target, last = curves.distance, curves.target, len(curves.ts) - 1
+    if np.max(distance) < curves.floor:
+        return (), f"nothing happened: the tokens began in {_place(curves)} and stayed there"
     least = int(np.argmin(distance))
     before = float(np.max(distance[: least + 1]))
-    near = distance[least] <= before / FACTOR or distance[0] <= TOLERANCE
-    if not near:
+    if distance[least] > before / FACTOR and distance[0] > TOLERANCE:
         return _without_approach(curves, trajectory, before)
-    inside = distance <= max(FACTOR * distance[least], FLOOR)
-    enter, leave = _stretch(inside, least)
-    found = []
-    rate = _rate(ts, np.maximum(distance, FLOOR), 0, enter)[0] if enter else None
-    falls = leave == last and enter > 0 and not _rests(ts, distance, enter, rate)
-    if falls:
-        enter = last
-    if enter > 0:
-        found.append(_concentration(curves, trajectory, enter))
-    if falls:
-        words = "the distance to Π♯ρ0 was still falling when the run ended: concentration only"
-        return tuple(found), words + _coincidence(same)
-    found.append(_metastable(curves, trajectory, enter, leave))
+    same = _contains(of_V, of_D)
+    alike = ALIKE if same else ""
+    enter, leave = _stretch(distance <= max(FACTOR * distance[least], curves.floor), least)
+    if leave == last and enter > 0 and distance[last] > curves.floor and falling(curves.ts, distance, enter):
+        words = f"the distance to {target} was still falling when the run ended: concentration only"
+        return (_concentration(curves, trajectory, last),), words + alike
+    end = _settled(curves, leave)
+    within = end == leave and np.max(distance[leave:]) > TOLERANCE  # from one place of E to another
+    if leave < last and same and not within:
+        return _swing(curves, trajectory, enter, leave, before)
+    found = [_concentration(curves, trajectory, enter)] if enter > 0 else []
+    if leave > 0:
+        found.append(_metastable(curves, trajectory, enter, leave))
     if leave == last:
-        return tuple(found), "the tokens rest at Π♯ρ0 and had not left when the run ended" + _coincidence(
-            same
-        )
-    end = _settled(curves.to_end, leave)
+        rest = "circulate in E" if of_D.kind == "rotating" else f"stay near {target}"
+        return tuple(found), f"the tokens {rest} and had not left when the run ended{alike}"
     if end is not None and end == leave:
         found.append(_terminal(curves, trajectory, end))
-        return tuple(found), "the tokens left Π♯ρ0 within the dominant eigenspace of V: no escape from it"
+        words = f"the tokens left {target} within the dominant eigenspace of V: no escape from it"
+        return tuple(found), words
     found.append(_escape(curves, trajectory, leave, last if end is None else end))
     if end is None:
         return tuple(found), (
-            "the tokens left Π♯ρ0 and had not reached the dominant eigenspace of V when the run ended:"
+            f"the tokens left {target} and had not reached the dominant eigenspace of V when the run ended:"
             f" root mean square angle {curves.to_end[-1]:.3g}"
         )
     found.append(_terminal(curves, trajectory, end))
-    missing = "" if found[0].name == "concentration" else "the run began near Π♯ρ0; "
-    return tuple(found), missing + "the tokens left Π♯ρ0 and ended in the dominant eigenspace of V"
+    missing = "" if enter > 0 else f"the run began near {target}; "
+    return tuple(found), missing + f"the tokens left {target} and ended in the dominant eigenspace of V"
 
 
-def _coincidence(same: bool) -> str:
-    return "; the dominant eigenspace of V holds that of D, so no escape is predicted" if same else ""
+def _place(curves: _Curves) -> str:
+    return "E, where they circulate," if curves.target == "E" else f"the limit law {curves.target}"
+
+
+def _swing(
+    curves: _Curves, trajectory: Run, enter: int, leave: int, before: float
+) -> tuple[tuple[Phase, ...], str]:
+    """A distance that grows again where theory has no escape."""
+    distance, last = curves.distance, len(curves.ts) - 1
+    stop = last if distance[last] <= before / FACTOR else enter
+    found = (_concentration(curves, trajectory, stop),) if stop > 0 else ()
+    return found, (
+        f"the distance to {curves.target} swings: after t = {curves.ts[leave]:.4g} it grew again from"
+        f" {distance[leave]:.3g} to {np.max(distance[leave:]):.3g}{ALIKE}"
+    )
 
 
 def _without_approach(curves: _Curves, trajectory: Run, before: float) -> tuple[tuple[Phase, ...], str]:
-    """A run that never came near Π♯ρ0; it may still have ended in V's eigenspace."""
+    """A run that never came near its target; it may still have ended in V's eigenspace."""
     words = (
-        f"no concentration: the distance to Π♯ρ0 fell from {before:.3g} to {np.min(curves.distance):.3g} at"
-        " best, less than a factor 2"
+        f"no concentration: the distance to {curves.target} fell from {before:.3g} to"
+        f" {np.min(curves.distance):.3g} at best, less than a factor 2"
     )
-    end = _settled(curves.to_end, 0)
+    end = _settled(curves, 0)
     if end is None:
         return (), words
     return (_terminal(curves, trajectory, end),), words + "; the tokens ended in the dominant eigenspace of V"
@@ -237,27 +278,27 @@ def _stretch(inside: np.ndarray, middle: int) -> tuple[int, int]:
     return (int(below[-1]) + 1 if below.size else 0), (int(above[0]) - 1 if above.size else len(inside) - 1)
 
 
-def _rests(ts: np.ndarray, distance: np.ndarray, enter: int, rate: float | None) -> bool:
-    """Whether the last factor 2 took longer than a curve that keeps falling would take."""
-    if np.min(distance) < FLOOR:
-        return True
-    rate = np.log(distance[0] / distance[enter]) / (ts[enter] - ts[0]) if rate is None else rate
-    return bool((ts[-1] - ts[enter]) * rate > REST * np.log(FACTOR))
+def falling(ts: np.ndarray, distance: np.ndarray, enter: int) -> bool:
+    """Whether a curve that is within a factor 2 of its least value from `enter` on falls to its end."""
+    if distance[-1] > TURNED * np.min(distance):
+        return False
+    middle = np.exp(np.interp((ts[enter] + ts[-1]) / 2, ts, np.log(np.maximum(distance, FLOOR))))
+    return bool(np.log(middle / max(distance[-1], FLOOR)) > FALLING)
 
 
-def _settled(to_end: np.ndarray, after: int) -> int | None:
+def _settled(curves: _Curves, after: int) -> int | None:
     """First index from which the tokens stay within the tolerance of V's eigenspace."""
-    outside = np.flatnonzero(to_end > TOLERANCE)
+    outside = np.flatnonzero(curves.to_end > TOLERANCE)
     start = max(int(outside[-1]) + 1 if outside.size else 0, after)
-    return start if start < len(to_end) else None
+    return start if curves.ends and start < len(curves.ts) else None
 
 
 def _rate(
-    ts: np.ndarray, values: np.ndarray, start: int, stop: int
+    curves: _Curves, values: np.ndarray, start: int, stop: int
 ) -> tuple[float | None, tuple[float, float] | None]:
     """Decay rate of the exponential through the points above the floor, start to stop inclusive."""
-    t, v = ts[start : stop + 1], values[start : stop + 1]
-    keep = v > FLOOR
+    t, v = curves.ts[start : stop + 1], values[start : stop + 1]
+    keep = v > curves.floor
     if np.sum(keep) < FEWEST:
         return None, None
     fit = fit_rate(t[keep], v[keep], model="exponential")
@@ -266,12 +307,14 @@ def _rate(
 
 def _concentration(curves: _Curves, trajectory: Run, stop: int) -> Phase:
     # the first quarter of the way, in the logarithm, still depends on ρ0
-    logs = np.log(np.maximum(curves.distance[: stop + 1], FLOOR))
+    logs = np.log(np.maximum(curves.distance[: stop + 1], curves.floor))
     start = int(np.argmax(logs <= logs[0] + (logs[-1] - logs[0]) / 4))
     if stop + 1 - start < FEWEST:
         start = 0
-    rate, interval = _rate(curves.ts, curves.distance, start, stop)
-    words = f"the distance to Π♯ρ0 fell from {curves.distance[0]:.3g} to {curves.distance[stop]:.3g}"
+    rate, interval = _rate(curves, curves.distance, start, stop)
+    words = (
+        f"the distance to {curves.target} fell from {curves.distance[0]:.3g} to {curves.distance[stop]:.3g}"
+    )
     return _phase("concentration", curves, trajectory, (0, stop), rate, interval, words)
 
 
@@ -279,14 +322,17 @@ def _metastable(curves: _Curves, trajectory: Run, start: int, stop: int) -> Phas
     part = curves.distance[start : stop + 1]
     least = curves.ts[start + int(np.argmin(part))]
     words = f"the distance stayed within a factor 2 of its least value {part.min():.3g} at t = {least:.4g}"
+    if FACTOR * part.min() < curves.floor:
+        words = f"the distance stayed below {curves.floor:.3g}"
     return _phase("metastable", curves, trajectory, (start, stop), None, None, words)
 
 
 def _escape(curves: _Curves, trajectory: Run, start: int, stop: int) -> Phase:
-    # growth is exponential only while clusters are near E: up to a third of the way
+    # growth is exponential only while clusters are near E: up to a third of the way, or half of it in the
+    # logarithm where the escape begins far out
     part = curves.distance[start : stop + 1]
-    far = np.flatnonzero(part > part.max() / 3)
-    rate, interval = _rate(curves.ts, curves.distance, start, start + int(far[0]))
+    far = np.flatnonzero(part > max(part.max() / 3, np.sqrt(part[0] * part.max())))
+    rate, interval = _rate(curves, curves.distance, start, start + int(far[0] if far.size else stop - start))
     growth = None if rate is None else -rate
     turned = None if interval is None else (-interval[1], -interval[0])
     words = f"the distance grew from {part[0]:.3g} to {part[-1]:.3g}"
@@ -298,10 +344,10 @@ def _terminal(curves: _Curves, trajectory: Run, start: int) -> Phase:
     # at first the tokens that came last weigh most, in the end the solver's tolerance: the later half of the
     # points before the curve comes near its least value counts
     angle = curves.to_end[start:]
-    low = np.flatnonzero(angle <= max(FLOOR, CLEAR * np.min(angle)))
+    low = np.flatnonzero(angle <= max(curves.floor, CLEAR * np.min(angle)))
     count = int(low[0]) if low.size else len(angle)
     half = start + (count // 2 if count >= 2 * FEWEST else 0)
-    rate, interval = _rate(curves.ts, curves.to_end, half, start + count - 1)
+    rate, interval = _rate(curves, curves.to_end, half, start + count - 1)
     words = (
         f"the root mean square angle to the dominant eigenspace of V fell from {curves.to_end[start]:.3g}"
         f" to {curves.to_end[-1]:.3g}"
@@ -322,7 +368,7 @@ def _phase(
     if rate is not None and interval is not None:
         words += f", at the rate {rate:.3g} ({interval[0]:.3g} to {interval[1]:.3g})"
     elif name != "metastable":
-        words += ", with too few saved times in between for a rate"
+        words += f", with too few saved times in between and above {curves.floor:.2g} for a rate"
     number = cluster_count(trajectory.tokens(span[1]))
     count = f"{number} cluster" + "s" * (number != 1)
     sentence = f"{name}, t = {start:.4g} to {stop:.4g}: {words}; {count} at its end."

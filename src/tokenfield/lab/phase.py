@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenfield.diagnostics.phases import FACTOR, FLOOR, REST, TOLERANCE
+from tokenfield.diagnostics.phases import FACTOR, FLOOR, TOLERANCE, TURNED, falling
 from tokenfield.lab.frame import Stage
 
-#: A distance that has risen this far above its least value no longer falls.
-TURNED = 1.05
 #: Without a limit law tokens rest if they move slower than this, relative to the fastest so far.
 SLOW = 0.02
 
@@ -62,15 +60,14 @@ def _approach(ts: np.ndarray, distance: np.ndarray, to_end: np.ndarray, same: bo
 
 
 def _rests(ts: np.ndarray, distance: np.ndarray) -> bool:
-    """Whether the distance has stopped falling: it has turned, or its last factor 2 takes too long."""
-    now, least = distance[-1], np.min(distance)
-    if now < FLOOR or now > TURNED * least:
+    """Whether the distance has stopped falling."""
+    now = distance[-1]
+    if now < FLOOR:
         return True
     enter = int(np.argmax(distance <= FACTOR * now))
-    if enter == 0:
+    if enter == 0 and now <= TURNED * np.min(distance):
         return bool(distance[0] <= TOLERANCE)
-    rate = np.log(distance[0] / distance[enter]) / (ts[enter] - ts[0])
-    return bool((ts[-1] - ts[enter]) * rate > REST * np.log(FACTOR))
+    return not falling(ts, distance, enter)
 
 
 def _rotating(found: str, stage: Stage) -> Phase:
