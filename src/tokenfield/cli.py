@@ -47,6 +47,7 @@ def demo(
     Runs the worked case of arXiv 2605.10931 on the circle at many temperatures, prints what was measured
     beside what the theory predicts, and draws the figure.
     """
+    store.make_directory(out, "out")
     with _progress("demo", quiet) as progress:
         checks, figure = headline.demo(progress)
     console.print(_checks(headline.TITLE, checks))
@@ -78,6 +79,7 @@ def reproduce(
         console.print(table)
         return
     chosen = catalogue.RECIPES if name == "all" else (recipe.find(catalogue.RECIPES, name),)
+    store.make_directory(out, "out")
     for each in chosen:
         recipe.refuse_foreign(out / each.name)
     outcomes = [_reproduce(each, out, quick, quiet) for each in chosen]

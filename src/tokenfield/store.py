@@ -41,6 +41,18 @@ def as_path(value: Any, name: str) -> Path:
     return Path(value)
 
 
+def make_directory(path: Path, name: str) -> None:
+    """Make a directory, and those above it, if it is not there; refuse one that cannot be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        writable = os.access(path, os.W_OK)
+    except OSError as error:
+        raise InputError(
+            f"`{name}` must be a directory that can be made, but was {path} ({error.strerror})"
+        ) from error
+    require(writable, name, "be a directory that can be written to", path)
+
+
 class Layout(dict[str, tuple[tuple[int, ...], tuple[str, ...]]]):
     """For each array its full shape and the names of its axes; the first axis counts records."""
 

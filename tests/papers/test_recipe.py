@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 
 import tokenfield as tkf
 from tests.sweep import cases
+from tokenfield import cli
 from tokenfield.papers import catalogue, recipe
+from tokenfield.papers.low_temperature import demo as headline
 from tokenfield.papers.recipe import Recipe, Result, at_least, at_most, near
 
 FILES = ["data.zarr", "figure.pdf", "figure.png", "table.csv", "verdict.json"]
@@ -100,7 +102,8 @@ def test_a_cell_that_fails_fails_the_recipe(tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda p: p.write_text("x"), lambda p: (p.mkdir(), (p / "a").write_text("x")),
-                                  lambda p: (p.mkdir(), (p / "verdict.json").write_text('{"format": 1}'))])  # fmt: skip
+                                  lambda p: (p.mkdir(), (p / "verdict.json").write_text('{"format": 1}')),
+                                  lambda p: p.symlink_to("nowhere")])  # fmt: skip
 def test_a_foreign_place_is_refused_before_the_run(make, tmp_path):
     make(tmp_path / "small")
     with pytest.raises(
@@ -164,3 +167,20 @@ def test_the_page_stands_alone(tmp_path):
     assert "http" not in text and "<script" not in text
     assert 'src="good/figure.png"' in text and "a &lt; b &amp; c" in text
     assert text.count('class="failed"') == 1 and "1 of 2 checks passed" in text
+
+
+def test_a_persons_own_file_beside_a_result_is_not_deleted(tmp_path):
+    notes = recipe.reproduce(small(), tmp_path, True, silent).path / "notes.txt"
+    notes.write_text("mine")
+    with pytest.raises(tkf.InputError, match=r"^`out` must have room .* holds notes.txt, which is not one"):
+        recipe.reproduce(small(), tmp_path, True, silent)
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", [["reproduce", "laplace", "--quick"], ["demo"]])
+def test_a_file_in_the_place_of_the_directory_is_said_before_the_run(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(headline, "demo", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr(recipe, "reproduce", lambda *_: pytest.fail("it ran"))
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(tkf.InputError, match="^`out` must be a directory that can be made"):
+        cli.app([*command, "--out", str(tmp_path / "file")], standalone_mode=False)

@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 
 from tokenfield import figures
 from tokenfield.errors import InputError, RunError
-from tokenfield.store import as_path, versions
+from tokenfield.store import as_path, make_directory, versions
 from tokenfield.sweep.dataset import failures
 from tokenfield.sweep.drive import sweep
 from tokenfield.sweep.grid import fingerprint
@@ -39,6 +39,8 @@ from tokenfield.trajectory import plain
 
 FORMAT = "tokenfield verdict 1"
 VERDICT = "verdict.json"
+#: What a result consists of.
+FILES = ("figure.pdf", "figure.png", "table.csv", "data.zarr", VERDICT)
 #: Share of a recipe's progress that its sweeps take.
 SWEEPING = 0.7
 
@@ -143,9 +145,10 @@ def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) 
     """Run a recipe and write its files to the directory out/NAME.
 
     A former result of a recipe there is replaced; a directory with anything else in it is refused, before
-    the run.
+    the run, and so is a place that cannot be written to.
     """
     path = as_path(out, "out") / recipe.name
+    make_directory(path.parent, "out")
     refuse_foreign(path)
     began = time.monotonic()
     result = _run(recipe, path.with_name(f".{recipe.name}.cells"), quick, progress)
@@ -200,14 +203,18 @@ def _tell(progress: Progress, first: float, share: float, name: str, there: int,
 
 def refuse_foreign(path: Path) -> None:
     """Refuse a place that holds something other than a former result."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if not (path.exists() or path.is_symlink()) or (path.is_dir() and not any(path.iterdir())):
         return
     try:
         ours = json.loads((path / VERDICT).read_text(encoding="utf8")).get("format") == FORMAT
+        others = [each.name for each in path.iterdir() if each.name not in FILES]
     except (OSError, ValueError, AttributeError):
-        ours = False
-    if not ours:
-        raise InputError(f"`out` must have room for a result, but {path} holds something that is not one")
+        ours, others = False, []
+    if not ours or others:
+        what = f"{others[0]}, which" if others else "something that"
+        raise InputError(
+            f"`out` must have room for a result, but {path} holds {what} is not one; move it elsewhere"
+        )
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
