@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.order import order_parameter
-from tokenfield.diagnostics.transport import coupled_to
+from tokenfield.diagnostics.transport import limit_distance
 from tokenfield.errors import InputError
 from tokenfield.settings import (
     TAGS,
@@ -58,7 +58,7 @@ class Config(Section):
             name: partial(fn, model) for name, fn in self.measures().items()
         }
         if "limit_distance" in self.run.measure:
-            measure["limit_distance"] = coupled_to(limit(weights).push(tokens))
+            measure["limit_distance"] = limit_distance(limit(weights), tokens)
         return {
             "model": model if self.noise is None else model + self.noise.build(),
             "tokens": tokens,

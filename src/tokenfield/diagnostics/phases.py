@@ -15,7 +15,7 @@ from jaxtyping import Float
 from tokenfield.density.result import DensityTrajectory
 from tokenfield.diagnostics.clusters import clusters
 from tokenfield.diagnostics.rates import FEWEST, fit_rate
-from tokenfield.diagnostics.transport import coupled_to, wasserstein
+from tokenfield.diagnostics.transport import limit_distance, wasserstein
 from tokenfield.errors import require, require_kind
 from tokenfield.theory.spectral import Limit, dominant, limit
 from tokenfield.tokens import Tokens
@@ -185,15 +185,16 @@ def _distance(trajectory: Run, of_D: Limit, to_limit: np.ndarray) -> tuple[np.nd
     """The distance over time, and what it is."""
     if of_D.kind == "rotating":
         return to_limit, "root mean square angle to E: D rotates, there is no limit law"
-    end = of_D.push(trajectory.tokens(0))
-    if of_D.dimension == 1:
-        exact = trajectory.measure(lambda tokens: wasserstein(tokens, end).value)
-        return exact, "W2 to Π♯ρ0, exact (few atoms)"
-    if isinstance(trajectory, DensityTrajectory) and not trajectory.domain.moving:
+    start = trajectory.tokens(0)
+    if of_D.dimension > 1 and isinstance(trajectory, DensityTrajectory) and not trajectory.domain.moving:
+        end = of_D.push(start)
         found = [wasserstein(trajectory.tokens(k), end) for k in range(len(to_limit))]
         return np.array([w.value for w in found]), f"W2 to Π♯ρ0: {found[-1].method}"
-    coupled = trajectory.measure(coupled_to(end))
-    return coupled, "upper bound of W2 to Π♯ρ0: tokens coupled with their own ends"
+    exact, coupled = (
+        "W2 to Π♯ρ0, exact (few atoms)",
+        "upper bound of W2 to Π♯ρ0: tokens coupled with their ends",
+    )
+    return trajectory.measure(limit_distance(of_D, start)), exact if of_D.dimension == 1 else coupled
 
 
 def _contains(large: Limit, small: Limit) -> bool:

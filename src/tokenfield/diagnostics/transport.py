@@ -19,6 +19,7 @@ from scipy.spatial import KDTree
 from tokenfield.diagnostics.coupling import atoms, circle, scales
 from tokenfield.diagnostics.coupling.plan import SAME_MASS, Cost, Law, Plan, as_law
 from tokenfield.errors import as_number, require
+from tokenfield.theory.spectral import Limit
 from tokenfield.tokens import Continuum, Tokens, as_tokens
 
 #: Up to this many pairs of tokens one linear program over all of them is solved.
@@ -82,12 +83,15 @@ def coupled_distance(
     return ground.mean(ground.distance(np.asarray(mu.x), np.asarray(nu.x)), np.asarray(mu.weights))
 
 
-def coupled_to(end: Tokens, p: float = 2) -> Callable[[Tokens], float]:
-    """The cost of moving every token to its own place in `end`, a function of the tokens to be measured.
+def limit_distance(where: Limit, start: Tokens, p: float = 2) -> Callable[[Tokens], float]:
+    """The distance to the limit law Π♯ρ0 of the law `start`, as a function of later tokens.
 
-    With end = Π of the first tokens: an upper bound of W_p(μ_t, Π♯ρ0), and W_p itself while every token is
-    nearest to its own end.
+    If E is a line this is W_p, exactly: a transport to two atoms. Otherwise it is the cost of moving every
+    token to Π of where it began, an upper bound of W_p, and W_p while every token is nearest to its own end.
     """
+    end = where.push(start)
+    if where.dimension == 1:
+        return lambda tokens: wasserstein(tokens, end, p).value
     return lambda tokens: coupled_distance(tokens.x, end.x, tokens.weights, p)
 
 

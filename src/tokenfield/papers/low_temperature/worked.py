@@ -7,7 +7,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from tokenfield import initial
-from tokenfield.diagnostics.transport import coupled_to
+from tokenfield.diagnostics.transport import limit_distance
 from tokenfield.models import Model, SoftmaxAttention, ZeroTemperature
 from tokenfield.papers import declared
 from tokenfield.simulate import simulate
@@ -27,7 +27,9 @@ DIRECT = 2500
 #: What these recipes ask of a run.
 SOLVER = Adaptive(rtol=1e-7, atol=1e-10)
 #: Tokens per angle near ±e1 against the mean, as the map θ = u − (a/2) sin 2u has them: 1/(1 − a).
-GRADING = 0.98
+GRADING = 0.9999
+#: The same towards E^⊥ on S², where rings that crowd more would be too far apart elsewhere.
+RING_GRADING = 0.98
 #: The initial law is 1 + ⟨tilt, x⟩, in two dimensions with the first two of these.
 TILT = (0.3, 0.2, 0.1)
 
@@ -42,7 +44,8 @@ def circle_tokens(n: int, grading: float = GRADING) -> Tokens:
     """Quadrature tokens on the circle, crowded near ±e1: there the flow pulls them apart.
 
     θ = u − (a/2) sin 2u with equispaced u, weights f(θ)dθ/du: spectrally accurate, like equispaced tokens.
-    Without the crowding a lone token left near ±e1 sees only itself and stays, with the mass 1/n.
+    Without the crowding a lone token left near ±e1 sees only itself and stays, with the mass 1/n; and the
+    mass that a finite β sends to the wrong side of ±e1, some .03/β of it, would be a token or none.
     """
     u = (np.arange(n) + 0.5) * 2 * np.pi / n
     theta = u - grading / 2 * np.sin(2 * u)
@@ -51,7 +54,7 @@ def circle_tokens(n: int, grading: float = GRADING) -> Tokens:
     return Tokens(x, mass / mass.sum())
 
 
-def graded_sphere_tokens(n: int, grading: float = GRADING) -> Tokens:
+def graded_sphere_tokens(n: int, grading: float = RING_GRADING) -> Tokens:
     """About n quadrature tokens on S² in rings about e2, crowded near E^⊥ as on the circle.
 
     The colatitude is u + (a/2) sin 2u at Gauss nodes cos u. A few thousand of them give what a
@@ -90,8 +93,8 @@ def _summation(tokens: Tokens) -> str:
 
 
 def distances(trajectory: Trajectory, where: Limit, p: float = 2) -> Float[np.ndarray, "times"]:
-    """Cost of moving every token to Π of where it began, at every saved time (`coupled_to`)."""
-    return trajectory.measure(coupled_to(where.push(trajectory.tokens(0)), p))
+    """W_p to Π♯ρ0 at every saved time (`limit_distance`)."""
+    return trajectory.measure(limit_distance(where, trajectory.tokens(0), p))
 
 
 def grid(
