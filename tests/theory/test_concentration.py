@@ -520,6 +520,11 @@ def test_tied_rates_give_an_extra_power_of_t():
     assert np.ptp(np.diff(line)) < 0.02 * np.mean(np.diff(line)) and np.mean(np.diff(line)) > 0
 
 
+def test_an_infinite_rate_ties_with_nothing():
+    found = theory.concentration_rates(tkf.AttentionWeights(np.diag([1.0, 0.0]), np.eye(2)))
+    assert found.saddles == (np.inf,) and found.rate == 1 and not found.tied
+
+
 def test_rates_in_numbers():
     found = theory.concentration_rates(WORKED, 2)
     assert (found.approach, found.escape, found.dimension, found.rate) == (0.25, 1.0, 1, 0.25)

@@ -81,7 +81,7 @@ def concentration_rates(
     )
     approach = top.gap / slow[0]
     exponents = np.sort([approach, *(s / p for s in saddles)])
-    tied = len(exponents) > 1 and exponents[1] - exponents[0] <= 1e-9 * exponents[1]
+    tied = len(exponents) > 1 and exponents[1] < np.inf and exponents[1] - exponents[0] <= 1e-9 * exponents[1]
     escape = saddles[0] / size[0] if saddles else np.inf
     return ConcentrationRates(
         float(approach),

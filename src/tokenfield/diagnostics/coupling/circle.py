@@ -70,10 +70,12 @@ def _plan(mu: Law, nu: Law, h: Convex) -> Plan:
     """The coupling of least ∫h(arc) for convex, increasing h."""
     (order, angle, mass), (other, image, gain) = _sorted(mu), _sorted(nu)
     alpha = _winding(angle, mass, image, gain, h)
-    ends = (gain - alpha) % 1.0  # where the quantile function of the second law jumps, wound back
-    ends[ends == 0] = 1.0
-    turn = int(np.argmin(ends))
-    plan = monotone(mass, np.append(np.roll(ends, -turn), 1.0))
+    # where the quantile function of the second law jumps, wound back; in order also where masses are too small
+    # for α to tell them apart
+    alpha = alpha % 1.0
+    turn = int(np.searchsorted(gain, alpha, side="right"))
+    ends = np.concatenate([gain[turn:] - alpha, gain[:turn] + (1 - alpha)])
+    plan = monotone(mass, np.append(np.clip(ends, 0.0, 1.0), 1.0))
     return Plan(order[plan.i], other[(plan.j + turn) % len(other)], plan.mass)
 
 
