@@ -520,6 +520,29 @@ def test_tied_rates_give_an_extra_power_of_t():
     assert np.ptp(np.diff(line)) < 0.02 * np.mean(np.diff(line)) and np.mean(np.diff(line)) > 0
 
 
+@pytest.mark.parametrize("power", [-150, -139, 139, 150])
+def test_matrices_of_any_size(power):
+    M = np.array([[1, 0.5], [0.2, -0.7]])
+    found, plain = theory.dominant(M * 10.0**power), theory.dominant(M)
+    assert found.kind == plain.kind == "fixed"
+    top = 0.15 + np.sqrt(0.85**2 + 0.1)  # of λ² − .3λ − .8
+    assert found.eigenvalue == pytest.approx(top * 10.0**power, rel=1e-12)
+    np.testing.assert_allclose(found.projector, plain.projector, rtol=1e-10)
+
+
+@pytest.mark.parametrize("m", [6, 8, 12])
+def test_what_rounding_may_have_made_is_said_to_be_uncertain(m):
+    """A turned Jordan block of that size splits by a hundredth: what is found is not what it was."""
+    M = np.eye(m) + np.diag(np.ones(m - 1), 1)
+    for key in range(5):
+        S = ortho_group.rvs(m + 2, random_state=key)
+        found = theory.dominant(S @ linalg.block_diag(M, [[0.4]], [[-0.3]]) @ S.T)
+        right = found.kind == "algebraic" and found.dimension == m
+        assert right or "not certain" in found.note
+    for well in (np.diag([1.0, 0.4, 0.1]), np.array([[1.0, 0.3, 0.0], [0.0, 0.5, 0.2], [0.1, 0.0, 0.1]])):
+        assert "not certain" not in theory.dominant(well).note
+
+
 def test_an_infinite_rate_ties_with_nothing():
     found = theory.concentration_rates(tkf.AttentionWeights(np.diag([1.0, 0.0]), np.eye(2)))
     assert found.saddles == (np.inf,) and found.rate == 1 and not found.tied

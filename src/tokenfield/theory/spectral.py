@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from scipy import integrate, linalg
 
-from tokenfield.errors import InputError, as_number, require
+from tokenfield.errors import InputError, as_number, require, require_kind
 from tokenfield.tokens import Tokens
 from tokenfield.weights import AttentionWeights, as_matrix
 
@@ -30,6 +30,8 @@ EXCEPTIONAL = 1e-12
 NILPOTENT = 1e-6
 #: Largest uncertainty, relative to ‖D‖, that bad conditioning may lend an eigenvalue.
 WORST = 1e-3
+#: Eigenvalues that rounding may have moved by more than this part of the gap are said to be uncertain.
+DOUBTFUL = 0.1
 
 
 class Period(NamedTuple):
@@ -121,6 +123,7 @@ def limit(weights: AttentionWeights, tolerance: float = TOLERANCE) -> Limit:
     by far more than rounding); `note` says what was counted together. Singular D is fine. Where Bᵀx = 0 the
     field has no value: refused if such a direction lies in E, mentioned in the note otherwise.
     """
+    require_kind(weights, AttentionWeights, "weights")
     require(weights.heads == 1, "weights",
             "have one head: with several, Σ V_h B_hᵀx/|B_hᵀx| has no linear orbits",
             f"with {weights.heads} heads")  # fmt: skip
@@ -141,13 +144,15 @@ class _Level(NamedTuple):
     """The dominant group of one matrix M, from its ordered Schur form M = Q [[T, ·], [0, R]] Qᵀ.
 
     `values` (all eigenvalues, dominant first), `count` of the dominant ones, `unsure` (how far rounding may
-    have moved each); `Q`; `T` = restriction to E; `R` = what is left; `X` with T X − X R = the corner, so
+    have moved each, at most `WORST`), `doubt` (the same for the dominant ones and the next, without a limit);
+    `Q`; `T` = restriction to E; `R` = what is left; `X` with T X − X R = the corner, so
     that Q [[I, X], [0, 0]] Qᵀ projects onto E along the complementary invariant subspace.
     """
 
     values: NDArray[np.complex128]
     count: int
     unsure: np.ndarray
+    doubt: float
     Q: np.ndarray
     T: np.ndarray
     R: np.ndarray
@@ -209,35 +214,41 @@ def _symmetric(M: np.ndarray, tolerance: float) -> _Level:
     k = int(np.sum(values[0] - values <= tolerance))
     corner = np.zeros((k, len(M) - k))
     T, R = np.diag(values[:k]), np.diag(values[k:])
-    return _Level(values.astype(complex), k, np.zeros(len(M)), Q, T, R, corner)
+    return _Level(values.astype(complex), k, np.zeros(len(M)), 0.0, Q, T, R, corner)
 
 
 def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
+    size = float(np.linalg.norm(M, 2))  # eigenvalues of matrices beyond 1e±138 come out wrong
+    M, tolerance, noise = M / size, tolerance / size, noise / size
     eigen: Any = linalg.eig(M, left=True, right=True)
     values, left, right = eigen
     schur: Any = linalg.schur
     # to first order a perturbation of size `noise` moves an eigenvalue by noise/|⟨left, right⟩|
     overlap = np.abs(np.sum(left.conj() * right, axis=0))
-    unsure = np.minimum(noise / np.maximum(overlap, np.finfo(float).tiny), WORST * np.linalg.norm(M, 2))
+    moved = noise / np.maximum(overlap, np.finfo(float).tiny)
     order = np.argsort(-values.real, kind="stable")
-    values, unsure = values[order], unsure[order]
+    values, moved = values[order], moved[order]
+    unsure = np.minimum(moved, WORST)
     behind = values[0].real - values.real
     k = int(np.flatnonzero(behind <= np.maximum(tolerance, np.minimum(unsure, unsure[0])))[-1]) + 1
+    doubt = float(np.max(moved[: k + 1]))
     if k == len(M):
         T, Q = schur(M)
-        return _Level(values, k, unsure, Q, T, np.zeros((0, 0)), np.zeros((k, 0)))
+        empty = np.zeros((0, 0))
+        return _Level(values * size, k, unsure * size, doubt * size, Q, T * size, empty, np.zeros((k, 0)))
     cut = (values[k - 1].real + values[k].real) / 2
     try:
-        T, Q, found = schur(M, sort=lambda re, _: re > cut)
+        form, Q, found = schur(M, sort=lambda re, _: re > cut)
     except linalg.LinAlgError:
-        found = -1
+        form, Q, found = M, M, -1
     if found != k:
         raise InputError(
-            f"`tolerance` must be larger: the eigenvalues {_show(values[k - 1])} and {_show(values[k])}"
-            " are too ill-conditioned to be told apart"
+            f"`tolerance` must be larger: the eigenvalues {_show(size * values[k - 1])} and"
+            f" {_show(size * values[k])} are too ill-conditioned to be told apart"
         )
-    X = linalg.solve_sylvester(T[:k, :k], -T[k:, k:], T[:k, k:])
-    return _Level(values, k, unsure, Q, T[:k, :k], T[k:, k:], X)
+    T, R = form[:k, :k], form[k:, k:]
+    X = linalg.solve_sylvester(T, -R, form[:k, k:])
+    return _Level(values * size, k, unsure * size, doubt * size, Q, T * size, R * size, X)
 
 
 def _index(N: np.ndarray, spread: float) -> int:
@@ -287,6 +298,10 @@ def _describe(kind: str, level: _Level, real: float, frequencies: np.ndarray, to
         parts.append(f"those counted as one lie within {apart:.3g} of their mean")
     if apart > tolerance:
         parts.append("which rounding cannot tell apart")
+    gap = real - level.values[k].real if k < d else np.inf
+    if level.doubt > DOUBTFUL * gap:
+        parts.append(f"not certain: rounding may move these eigenvalues by {level.doubt:.2g}, the gap is"
+                     f" {gap:.2g}, so that kind, eigenspace and gap may be others")  # fmt: skip
     if kind == "algebraic":
         parts.append("the eigenvalue is defective, the approach is like 1/t")
     if kind == "rotating":
@@ -335,6 +350,7 @@ def _noise(d: int, scale: Any) -> float:
 
 
 def _rows(tokens: Tokens, d: int) -> np.ndarray:
+    require_kind(tokens, Tokens, "tokens")
     require(tokens.d == d, "tokens", f"have d = {d}", tokens.d)
     return np.asarray(tokens.x)
 

@@ -70,8 +70,8 @@ def _plan(mu: Law, nu: Law, h: Convex) -> Plan:
     """The coupling of least ∫h(arc) for convex, increasing h."""
     (order, angle, mass), (other, image, gain) = _sorted(mu), _sorted(nu)
     alpha = _winding(angle, mass, image, gain, h)
-    # where the quantile function of the second law jumps, wound back; in order also where masses are too small
-    # for α to tell them apart
+    # where the quantile function of the second law jumps, wound back; in order, even where masses are too
+    # small for α to tell them apart
     alpha = alpha % 1.0
     turn = int(np.searchsorted(gain, alpha, side="right"))
     ends = np.concatenate([gain[turn:] - alpha, gain[:turn] + (1 - alpha)])
