@@ -79,7 +79,6 @@ def reproduce(
         console.print(table)
         return
     chosen = catalogue.RECIPES if name == "all" else (recipe.find(catalogue.RECIPES, name),)
-    store.make_directory(out, "out")
     for each in chosen:
         recipe.refuse_foreign(out / each.name)
     outcomes = [_reproduce(each, out, quick, quiet) for each in chosen]

@@ -180,7 +180,7 @@ def test_a_persons_own_file_beside_a_result_is_not_deleted(tmp_path):
 @pytest.mark.parametrize("command", [["reproduce", "laplace", "--quick"], ["demo"]])
 def test_a_file_in_the_place_of_the_directory_is_said_before_the_run(command, tmp_path, monkeypatch):
     monkeypatch.setattr(headline, "demo", lambda *_: pytest.fail("it ran"))
-    monkeypatch.setattr(recipe, "reproduce", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr(recipe, "_run", lambda *_: pytest.fail("it ran"))
     (tmp_path / "file").write_text("x")
     with pytest.raises(tkf.InputError, match="^`out` must be a directory that can be made"):
         cli.app([*command, "--out", str(tmp_path / "file")], standalone_mode=False)

@@ -34,6 +34,8 @@ FLOOR = 1e-6
 CLEAR = 10.0
 #: What is said where V's dominant eigenspace holds that of D.
 ALIKE = "; the dominant eigenspace of V holds that of D, so no escape is predicted"
+#: What is said of multiples of the identity, and of rotations of the whole space.
+WHOLE = "the dominant eigenspaces of D and of V are the whole space: nothing to come near to"
 #: Tokens linked by steps of this angle are one cluster; clusters of less mass than this are not counted, and
 #: tokens of less than this part of the mean mass link nothing.
 ANGLE, STRAY = 0.1, 1e-3
@@ -136,13 +138,8 @@ def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
     require(weights.d == d, "weights", f"have the dimension {d} of the tokens", weights.d)
     of_D, of_V = limit(weights), dominant(np.asarray(weights.stacked()[1][0]))
     curves, method = _measure(trajectory, of_D, of_V)
-    if of_D.kind != "algebraic" and min(of_D.dimension, of_V.dimension) == d:
-        found, note = (
-            (),
-            "the dominant eigenspaces of D and of V are the whole space: nothing to come near to",
-        )
-    else:
-        found, note = _find(curves, trajectory, of_D, of_V)
+    whole = of_D.kind != "algebraic" and of_D.dimension == of_V.dimension == d
+    found, note = ((), WHOLE) if whole else _find(curves, trajectory, of_D, of_V)
     least = int(np.argmin(curves.distance))
     return Phases(found, note, *curves[:4], method, float(curves.distance[least]), float(curves.ts[least]))
 
@@ -190,11 +187,10 @@ def _distance(trajectory: Run, of_D: Limit, to_limit: np.ndarray) -> tuple[np.nd
         end = of_D.push(start)
         found = [wasserstein(trajectory.tokens(k), end) for k in range(len(to_limit))]
         return np.array([w.value for w in found]), f"W2 to Π♯ρ0: {found[-1].method}"
-    exact, coupled = (
-        "W2 to Π♯ρ0, exact (few atoms)",
-        "upper bound of W2 to Π♯ρ0: tokens coupled with their ends",
-    )
-    return trajectory.measure(limit_distance(of_D, start)), exact if of_D.dimension == 1 else coupled
+    method = "upper bound of W2 to Π♯ρ0: tokens coupled with their ends"
+    if of_D.dimension == 1:
+        method = "W2 to Π♯ρ0, exact (few atoms)"
+    return trajectory.measure(limit_distance(of_D, start)), method
 
 
 def _contains(large: Limit, small: Limit) -> bool:

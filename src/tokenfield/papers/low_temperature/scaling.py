@@ -10,7 +10,8 @@ On the circle of the worked case r = c = ¼: t* ~ 2 log β and W ~ β^{−1/2}. 
 and the prediction for them written down, before they were run. So was a third case, with r < c, which is not
 here: V = diag(1, .8), B = diag(1, 1.5) gave the slope 4.26 (predicted 4.17) and the exponent −.37 (−.42)
 between β = 10³ and 10⁴. The mass near ±e1 decides there, terms in e^{−(c−r)t} die slowly, and tokens near
-±e1 have to begin closer together than β^{−4/3} (1600 graded ones at β = 10⁴ just do, 800 do not).
+±e1 have to begin closer together than β^{−4/3} (1600 graded ones at β = 10⁴ just do, 800 do not). That was
+with a grading of .98; it has not been tried with the present one.
 """
 
 from collections.abc import Mapping
