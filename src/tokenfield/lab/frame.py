@@ -4,6 +4,7 @@ An `Observer` sees all tokens of a run and keeps of each time a `Frame`: up to 8
 numbers of the curves. What does not change during the run is in its `Stage`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 
 from tokenfield.diagnostics.clusters import linked
 from tokenfield.diagnostics.phases import ANGLE
-from tokenfield.diagnostics.transport import coupled_distance, wasserstein
+from tokenfield.diagnostics.transport import limit_distance
 from tokenfield.errors import InputError
 from tokenfield.theory.concentration import concentration_rates
 from tokenfield.theory.spectral import Limit, dominant, limit
@@ -81,8 +82,8 @@ class Observer:
         self.few = _choice_of(len(self.shown), FEW)
         self.of_D: Limit | None = None
         self.of_V: Limit | None = None
+        self.away: Callable[[Tokens], float] | None = None
         self.stage = self._set(tokens.n, weights)
-        self.end = None if self.stage.target is None else Tokens(self.stage.target, self.law.weights)
         self.before: tuple[float, np.ndarray] | None = None
         self.colour = np.full(len(self.shown), COLOURS)
 
@@ -136,6 +137,7 @@ class Observer:
             notes.append("V Bᵀ has one eigenvalue only: Π is the identity and has nothing to concentrate on")
         else:
             facts["target"] = np.asarray(of_D.push(self.law).x)
+            self.away = limit_distance(of_D, self.law)
             way = "exact" if of_D.dimension == 1 else "an upper bound: each token coupled with its own end"
             notes.append(f"W2 to Π♯ρ0 is {way}")
             try:
@@ -160,11 +162,7 @@ class Observer:
     def _distance(self, law: Tokens) -> float:
         if self.of_D is None or self.stage.kind == "all":
             return np.nan
-        if self.end is None:
-            return _angle(law, self.of_D)
-        if self.of_D.dimension == 1:
-            return wasserstein(law, self.end).value
-        return coupled_distance(law.x, self.end.x, law.weights)
+        return _angle(law, self.of_D) if self.away is None else self.away(law)
 
     def _energy(self, x: np.ndarray) -> float:
         """E_β as a share of its greatest value, e^β/2β."""
