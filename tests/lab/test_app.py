@@ -73,9 +73,12 @@ def test_bad_values_of_any_control_are_messages_and_the_lab_goes_on(lab, what, v
     lab._hear("preset", "concentration, then escape")
     lab._hear("law", "around one direction")  # so that its number means something
     before = lab.setup
+    while lab._due is not None:  # the change becomes a run, and only then its frames are taken
+        lab.turn()
     lab.session.worker.begin()
     lab.session.worker.make(0, 9)
     lab.turn()
+    assert len(lab.session.frames) == 9
     lab.said.clear()
     lab.panel.name.value = str(value)
     lab.panel.path.value = str(value)
