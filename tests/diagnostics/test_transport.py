@@ -10,9 +10,9 @@ from scipy.optimize import linear_sum_assignment
 
 import tokenfield as tkf
 from tokenfield.diagnostics import transport
-from tokenfield.diagnostics.coupling import atoms, circle, scales
+from tokenfield.diagnostics.coupling import atoms, circle, nodes, scales
 from tokenfield.diagnostics.coupling.cells import halved
-from tokenfield.diagnostics.coupling.plan import Cost, Law, as_law
+from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, as_law
 from tokenfield.diagnostics.coupling.proof import Dual, excess
 from tokenfield.diagnostics.transport import coupled_distance
 
@@ -136,6 +136,134 @@ def test_the_interval_on_the_circle_contains_brute_force():
         assert lower - 1e-8 <= exact <= upper + 1e-8
         sharp += upper == lower
     assert 5 < sharp < 35
+
+
+def circle_laws(rng, n=400):
+    """Pairs of laws on the circle: near, far, noise alone, heavy weights beside light ones."""
+    a, b = rng.uniform(-np.pi, np.pi, n), rng.vonmises(2.0, 3.0, n)
+    skew = rng.dirichlet(np.full(n, 0.1))
+    for angle, u, image, v in (
+        (a, None, b, None),
+        (a, skew, b, skew[::-1]),
+        (b, None, b + 0.02 * rng.normal(size=n), None),
+        (a, None, rng.uniform(-np.pi, np.pi, n), None),
+        (b, skew, np.array([-1.0, 0.5, 3.0]), np.array([0.2, 0.5, 0.3])),
+    ):
+        mu, nu = on_circle(angle, u), on_circle(image, v)
+        yield (
+            as_law(np.asarray(mu.x), np.asarray(mu.weights)),
+            as_law(np.asarray(nu.x), np.asarray(nu.weights)),
+        )
+
+
+@pytest.mark.parametrize("p", [1, 1.3, 2, 3, 6])
+def test_nodes_of_the_circle_contain_the_program(p):
+    """The method for many tokens and the chord, on problems that one program solves."""
+    cost = Cost("chordal", p)
+    for mu, nu in circle_laws(np.random.default_rng(14)):
+        program = atoms.by_program(mu, nu, cost)
+        exact = cost.of_plan(program.plan, mu, nu)
+        assert program.lower == pytest.approx(exact, rel=1e-5)  # W^6 of a short way is 1e-11
+        for count in (16, 64, 256):
+            bounds = nodes.by_nodes(mu, nu, cost, count)
+            upper = cost.of_plan(bounds.plan, mu, nu)
+            assert bounds.lower * (1 - 1e-12) <= exact <= upper * (1 + 1e-12)
+            np.testing.assert_allclose(np.bincount(bounds.plan.i, bounds.plan.mass), mu.w, atol=1e-13)
+            np.testing.assert_allclose(np.bincount(bounds.plan.j, bounds.plan.mass), nu.w, atol=1e-13)
+
+
+def test_half_the_mass_where_the_angle_jumps():
+    """Half the mass at angle π, the rest and the other law about 0: the means are .92 apart."""
+    rng = np.random.default_rng(0)
+    angle = np.append(np.pi, rng.uniform(-1, 1, 5999))
+    x = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    x[0] = (-1, 0)
+    w = np.append(0.5, np.full(5999, 0.5 / 5999))
+    image = rng.uniform(-1, 1, 6000)
+    found = tkf.wasserstein(tkf.Tokens(x, w), on_circle(image), 1, "chordal")
+    across = np.cos(image / 2).mean()  # half the chord from π
+    assert 0.92 < found.lower <= found.upper < across + 0.05  # half the mass goes there, the rest stays near
+
+
+def test_laws_that_differ_by_rounding_on_the_nodes():
+    x = np.array([[0.0, -1.0]])
+    bounds = nodes.by_nodes(Law(x, np.ones(1)), Law(x, np.array([1 - 1.1e-16])), Cost("chordal", 1), 3)
+    assert (
+        bounds.lower == 0
+        and Cost("chordal", 1).of_plan(bounds.plan, Law(x, np.ones(1)), Law(x, np.ones(1))) == 0
+    )
+
+
+def test_nodes_lose_what_interpolation_adds():
+    """An atom at a node, one amid two nodes: (h(t − δ/2) + h(t + δ/2))/2 is more than W² = h(t).
+
+    δ²/4 max h'' = δ²/2 is taken off, twice what was added to the shortest moves.
+    """
+    cost, step = Cost("chordal", 2), 2 * np.pi / 64
+    for cells in (1.5, 5.5, 15.5):
+        laws = [on_circle(np.array([k * step - np.pi])) for k in (3, 3 + cells)]
+        mu, nu = (as_law(np.asarray(law.x), np.ones(1)) for law in laws)
+        h = [2 - 2 * np.cos(s * step) for s in (cells - 0.5, cells, cells + 0.5)]
+        between = (h[0] + h[2]) / 2
+        lower = nodes.by_nodes(mu, nu, cost, 64).lower
+        assert lower**2 == pytest.approx(between - step**2 / 2, abs=1e-12)
+        assert lower**2 < h[1] < between
+
+
+def test_nodes_narrow_the_interval_by_the_square():
+    """Smooth laws far from each other: four times as narrow with twice the nodes."""
+    t = (np.arange(3000) + 0.5) * 2 * np.pi / 3000
+    x = np.stack([np.cos(t), np.sin(t)], axis=1)
+    mu, nu = Law(x, (1 + 0.8 * np.cos(t)) / 3000), Law(x, (1 - 0.9 * np.cos(t - 0.4)) / 3000)
+    for p in (1, 2):
+        cost = Cost("chordal", p)
+        widths = []
+        for count in (128, 256, 512):
+            bounds = nodes.by_nodes(mu, nu, cost, count)
+            widths.append(cost.of_plan(bounds.plan, mu, nu) - bounds.lower)
+        orders = np.log2(np.array(widths[:-1]) / widths[1:])
+        assert np.all(orders > (0.9 if p == 1 else 1.8))
+        assert widths[-1] < (2e-3 if p == 1 else 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_million_tokens_and_the_chord(p):
+    """Mass that moves far: a narrow interval, which contains the value of equal quantiles of the laws."""
+    n = 10**6
+    rng = np.random.default_rng(15)
+    a, b = rng.vonmises(0, 2, n), rng.vonmises(np.pi, 1, n)
+    start = time.perf_counter()
+    found = tkf.wasserstein(on_circle(a), on_circle(b), p, "chordal")
+    assert time.perf_counter() - start < 120
+    assert found.upper - found.lower < 1e-4 * found.value
+    few = [np.sort(angle % (2 * np.pi))[n // 4000 :: n // 2000] for angle in (a, b)]
+    moved = 2 * np.pi / 2000  # at most this far, and mostly less, to one of 2000 equal parts
+    coarse = brute_force(*(np.asarray(on_circle(angle).x) for angle in few), p, "chordal")
+    assert found.value == pytest.approx(coarse, abs=2 * moved)
+
+
+@pytest.mark.parametrize("size", [1e-1, 1e-3, 1e-9])
+def test_clusters_that_fill_their_atoms(size):
+    """Masses that match: every token goes to its own atom, and no rounding to another one."""
+    rng = np.random.default_rng(16)
+    home = rng.integers(0, 3, 30_000)
+    x = np.eye(3)[home] + size * rng.normal(size=(30_000, 3)) / 3
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    centres = tkf.Tokens(np.eye(3), np.bincount(home) / 30_000)
+    found = tkf.wasserstein(tkf.Tokens(x), centres)
+    assert found.method.startswith("exact")
+    assert found.value == pytest.approx(coupled_distance(x, np.eye(3)[home]), rel=1e-9)
+
+
+def test_slivers_go_with_the_greatest_part():
+    plan = Plan(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 0, 1]), np.array([0.3, 1e-16, 0.2, 0.25, 0.25]))
+    clean = atoms._without_slivers(plan, 3)
+    np.testing.assert_array_equal(clean.i, [0, 1, 2, 2])
+    np.testing.assert_array_equal(clean.j, [0, 1, 0, 1])
+    np.testing.assert_allclose(clean.mass, [0.3 + 1e-16, 0.2, 0.25, 0.25], rtol=1e-15)
+    dust = Plan(np.array([0, 1]), np.array([1, 0]), np.array([1e-20, 1.0]))  # whole tokens stay
+    np.testing.assert_array_equal(atoms._without_slivers(dust, 2).mass, dust.mass)
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -378,6 +506,7 @@ def test_bad_input_is_one_sentence():
         (lambda: tkf.wasserstein(mu, nu, np.inf), "`p` must lie between 1 and 16, but was inf"),
         (lambda: tkf.wasserstein(mu, nu, np.nan), "`p` must lie between 1 and 16, but was nan"),
         (lambda: tkf.wasserstein(mu, nu, "2"), "`p` must be a number, but was '2'"),
+        (lambda: tkf.wasserstein(mu, nu, 2, np.ones(2)), "`cost` must be \"geodesic\" or \"chordal\", but was array([1., 1.])"),
         (lambda: tkf.wasserstein(mu, nu, 2, "euclidean"), "`cost` must be \"geodesic\" or \"chordal\", but was 'euclidean'"),
         (lambda: tkf.wasserstein(mu, np.eye(3)), "`nu` must be Tokens, but was ndarray"),
         (lambda: coupled_distance(mu.x, nu.x), "`y` must have the shape of x, (4, 3), but was of shape (5, 3)"),
@@ -385,3 +514,18 @@ def test_bad_input_is_one_sentence():
         with pytest.raises(tkf.InputError) as error:
             call()
         assert str(error.value) == sentence
+
+
+def test_the_limit_law_on_a_line_has_two_atoms(monkeypatch):
+    """An oblique projection rounds each end differently: still a transport to two atoms, not to many."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    D = turn @ np.array([[1.0, 0.7, -0.3], [0.0, 0.4, 0.2], [0.0, 0.0, 0.1]]) @ turn.T
+    where = tkf.theory.limit(tkf.AttentionWeights(np.eye(3), D))
+    start = tkf.initial.uniform(2000, 3, 0)
+    found = transport.limit_distance(where, start)(start)
+    assert found <= coupled_distance(start.x, where.push(start).x) + 1e-12
+    seen = []
+    known = transport.Transport(found, found, found, "")
+    monkeypatch.setattr(transport, "wasserstein", lambda mu, nu, p: seen.append(nu) or known)
+    transport.limit_distance(where, start)(start)
+    assert len(as_law(np.asarray(seen[0].x), np.asarray(seen[0].weights)).w) == 2

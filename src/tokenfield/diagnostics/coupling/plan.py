@@ -95,6 +95,16 @@ def monotone(first: np.ndarray, second: np.ndarray) -> Plan:
     return Plan(i[real], j[real], mass[real])
 
 
+def split(plan: Plan, a: np.ndarray, b: np.ndarray) -> Plan:
+    """A plan between cells as a plan between their parts, taken in order: feasible, not optimal."""
+    by_row = np.argsort(plan.i, kind="stable")
+    rows = monotone(cumulated(a), cumulated(plan.mass[by_row]))
+    column = plan.j[by_row][rows.j]
+    by_column = np.argsort(column, kind="stable")
+    columns = monotone(cumulated(b), cumulated(rows.mass[by_column]))
+    return Plan(rows.i[by_column][columns.j], columns.i, columns.mass)
+
+
 def _snapped(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
     right = np.minimum(np.searchsorted(grid, values), len(grid) - 1)
     left = np.maximum(right - 1, 0)

@@ -24,7 +24,7 @@ from tokenfield.diagnostics.coupling.cells import (
     parents,
     smallest,
 )
-from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, cumulated, monotone
+from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, split
 from tokenfield.diagnostics.coupling.proof import Dual, excess
 
 #: The coarsest partition has 2^COARSE cells, each finer one 4 times as many.
@@ -96,7 +96,7 @@ def _refine(mu: Scale, nu: Scale, fine: Scale, other: Scale, state: State, cost:
     f = _group_min(cost.power(fine.x[k], nu.x[j[arc]]) - state.dual.g[j[arc]], k, len(fine.w))
     m, arc = expand(j, along)
     g = _group_min(cost.power(other.x[m], mu.x[i[arc]]) - state.dual.f[i[arc]], m, len(other.w))
-    plan, dual = _split(state.plan, fine.w, other.w), Dual(f, g)
+    plan, dual = split(state.plan, fine.w, other.w), Dual(f, g)
     k, arc = expand(i, down)
     m, pair = expand(j[arc], along)
     k = k[pair]
@@ -160,16 +160,6 @@ def _group_min(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
     least = np.full(n, np.inf)
     np.minimum.at(least, group, values)
     return least
-
-
-def _split(plan: Plan, a: np.ndarray, b: np.ndarray) -> Plan:
-    """A plan between cells as a plan between their parts, taken in order: feasible, not optimal."""
-    by_row = np.argsort(plan.i, kind="stable")
-    rows = monotone(cumulated(a), cumulated(plan.mass[by_row]))
-    column = plan.j[by_row][rows.j]
-    by_column = np.argsort(column, kind="stable")
-    columns = monotone(cumulated(b), cumulated(rows.mass[by_column]))
-    return Plan(rows.i[by_column][columns.j], columns.i, columns.mass)
 
 
 def _least(i: np.ndarray, j: np.ndarray, reduced: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
