@@ -258,6 +258,7 @@ def test_period_of_a_flat_ellipse():
 
 
 J = np.array([[0.0, -1.0], [1.0, 0.0]])
+LONG = np.block([[J, np.eye(2)], [0 * J, J]])  # a defective pair
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ J = np.array([[0.0, -1.0], [1.0, 0.0]])
         (linalg.block_diag(J, [[0.0]]), 3, 2 * np.pi, "a real eigenvalue shares the largest real part"),
         (linalg.block_diag(J, J, [[-1.0]]), 4, 2 * np.pi, "the period in t depends on the orbit"),
         (linalg.block_diag(J, np.sqrt(2) * J), 4, None, "different frequencies"),
-        (np.block([[J, np.eye(2)], [0 * J, J]]), 4, 2 * np.pi, "a pair is defective"),
+        (linalg.block_diag(LONG, [[0.0, 1], [0, 0]], [[-1.0]]), 6, 2 * np.pi, "a pair is defective"),
     ],
 )
 def test_many_rotations_are_said_to_be_many(D, dimension, tau, words):
@@ -277,6 +278,60 @@ def test_many_rotations_are_said_to_be_many(D, dimension, tau, words):
         assert found.period is None
     else:
         assert found.period.tau == pytest.approx(tau) and found.period.t is None
+
+
+@pytest.mark.parametrize("key", range(3))
+def test_a_defective_real_eigenvalue_outgrows_a_pair(key):
+    """λ = 1 with a Jordan block of 2 beside 1 ± 2i: tokens come to rest, like 1/τ."""
+    D = similar([[[1.0, -2], [2, 1]], [[1.0, 1], [0, 1]], [[0.0]]], key)
+    found = theory.dominant(D)
+    assert (found.kind, found.index, found.period) == ("algebraic", 2, None)
+    assert "outgrow" in found.note
+    x = cloud(20, 5)
+    end = np.asarray(found.push(x).x)
+
+    def missing(tau):
+        moved = np.asarray(x.x) @ linalg.expm((D - np.eye(5)) * tau).T
+        return np.linalg.norm(moved / np.linalg.norm(moved, axis=1, keepdims=True) - end, axis=1)
+
+    near, far = missing(2e4 * np.pi), missing(1e4 * np.pi)  # whole turns of the pair
+    assert np.all(near < 0.01)
+    np.testing.assert_allclose(far / near, 2, rtol=0.02)
+
+
+@pytest.mark.parametrize("apart", [1e-9, 5e-8, 1e-6, 1e-4])
+@pytest.mark.parametrize("m", [2, 3])
+def test_pairs_that_lie_close_are_no_chain(apart, m):
+    """A defective real eigenvalue beside pairs with close frequencies, which are not defective."""
+    pairs = [(1 + k * apart) * J for k in range(m)]
+    for key in range(5):
+        S = ortho_group.rvs(3 * m, random_state=key)
+        M = S @ linalg.block_diag(np.diag(np.ones(m - 1), 1), *pairs) @ S.T
+        assert theory.dominant(M).kind == "algebraic"
+
+
+@pytest.mark.parametrize("power", [-160, -85, 0, 78, 120])
+def test_push_of_a_long_chain_at_any_scale(power):
+    M = np.diag(np.ones(2), 1) * 10.0**power
+    np.testing.assert_allclose(
+        theory.dominant(M).push(tkf.Tokens([[0.6, 0.48, 0.64]])).x, [[1, 0, 0]], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("others", [[], [np.sqrt(2) * J], [[[0.0]], [[-0.5]]]])
+def test_a_defective_pair_ends_on_one_circle(others):
+    """The time of a turn there is that of an orbit after a long time, whatever shares the real part."""
+    D = similar([LONG, *others], 1)
+    B = np.diag(np.linspace(0.5, 2, len(D)))
+    found = theory.limit(tkf.AttentionWeights(B, D @ np.linalg.inv(B).T))
+    assert found.kind == "rotating" and "a pair is defective" in found.note
+    step, late = linalg.expm(D * 2 * np.pi / 400), linalg.expm(D * 2 * np.pi * 5e4)
+    for start in np.asarray(cloud(3, len(D)).x):
+        x, time = late @ start, 0.0
+        for _ in range(400):
+            x = step @ x / np.linalg.norm(x)
+            time += np.linalg.norm(B.T @ x) / np.linalg.norm(x) * 2 * np.pi / 400
+        assert found.period.t == pytest.approx(time, rel=1e-4)
 
 
 def test_semisimple_pairs_are_not_called_defective():
@@ -296,11 +351,17 @@ def test_semisimple_pairs_are_not_called_defective():
         (lambda: theory.dominant(J).push(cloud(3, 2)), "`limit` must be of kind 'fixed' or 'algebraic'"),
         (lambda: theory.limit(WORKED).push(cloud(3, 3)), "`tokens` must have d = 2, but was 3"),
         (lambda: theory.limit(WORKED, -1.0), "`tolerance` must lie in"),
+        (lambda: theory.laplace_gap(0.0, 3, np.inf), "`norm` must be finite where `beta` is 0"),
+        (lambda: theory.laplace_gap([1.0, 2], 3, [1.0, 2, 3]), r"`norm` must fit the shape of beta, \(2,\)"),
+        (
+            lambda: theory.limit(tkf.AttentionWeights(1e-200 * np.eye(2), 1e-200 * np.eye(2))),
+            "`weights` must have B, V and V Bᵀ within 1e±290, but was with a V Bᵀ near 1e-400",
+        ),
         (lambda: theory.limit(WORKED, "fine"), "`tolerance` must be a number"),
         (lambda: theory.dominant(np.ones((2, 3, 3))), "`matrix` must be one matrix"),
         (
             lambda: theory.limit(tkf.AttentionWeights(np.diag([1.0, 0.0]), -np.eye(2))),
-            r"`weights` must have Bᵀx ≠ 0 where tokens end, but Bᵀx = 0 at x = ±\(0, 1\)",
+            r"`weights` must have Bᵀx ≠ 0 where tokens end, but \|Bᵀx\| ≤ 1e-12·‖B‖ at x = ±\(0, 1\)",
         ),
         (
             lambda: theory.limit(tkf.AttentionWeights(np.zeros((2, 2)), np.eye(2))),
@@ -575,6 +636,9 @@ def test_laplace_gap_limits_and_scaling():
     assert theory.laplace_gap(np.inf, 3) == 0.0
     assert theory.laplace_gap(8.0, 3, 0.5) == theory.laplace_gap(4.0, 3)
     assert theory.laplace_gap(1e6, 5, 2.0) == pytest.approx(4 / 4e6, rel=1e-5)
+    for s in (1e15, 1e19, 1e21, 1e200, 1e307):  # (d − 1)/(2s)
+        assert theory.laplace_gap(s, 4) == pytest.approx(1.5 / s, rel=1e-14)
+    assert theory.laplace_gap(1e200, 4, 1e200) == 0.0
     # d = 3: coth s − 1/s
     assert theory.laplace_gap(2.0, 3) == pytest.approx(1 - 1 / np.tanh(2) + 0.5, rel=1e-14)
 

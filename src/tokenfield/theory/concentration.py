@@ -17,6 +17,8 @@ from tokenfield.weights import AttentionWeights
 
 #: Terms of the continued fraction of `laplace_gap`; the slowest case, s near 10 in the plane, needs 60.
 TERMS = 100
+#: From this s on `laplace_gap` is (d − 1)/(2s) to rounding, for d up to 1e4.
+FAR = 1e20
 
 
 @dataclass(frozen=True)
@@ -103,15 +105,23 @@ def laplace_gap(beta: ArrayLike, d: int, norm: ArrayLike = 1.0) -> Float[np.ndar
     leading terms cancel on paper.
     """
     as_whole(d, "d", 2)
-    beta, norm = np.broadcast_arrays(_at_least_zero(beta, "beta"), _at_least_zero(norm, "norm"))
+    beta, norm = _at_least_zero(beta, "beta"), _at_least_zero(norm, "norm")
+    try:
+        beta, norm = np.broadcast_arrays(beta, norm)
+    except ValueError:
+        raise InputError(
+            f"`norm` must fit the shape of beta, {beta.shape}, but was of shape {norm.shape}"
+        ) from None
     require(not np.any(np.isinf(beta) & (norm == 0)), "beta", "be finite where `norm` is 0", "infinite")
-    s = beta * norm
+    require(not np.any(np.isinf(norm) & (beta == 0)), "norm", "be finite where `beta` is 0", "infinite")
+    with np.errstate(over="ignore"):
+        s = beta * norm
     # A = s/(d + s − r), r = (d+1)s/(d+1+2s − (d+3)s/(d+2+2s − …)); then 1 − A = (d − r)/(d + s − r)
-    finite = np.where(np.isinf(s), 1.0, s)
-    r = np.zeros_like(finite)
+    near = np.minimum(s, FAR)
+    r = np.zeros_like(near)
     for n in range(TERMS, 0, -1):
-        r = (d + 2 * n - 1) * finite / (d + n + 2 * finite - r)
-    return np.where(np.isinf(s), 0.0, (d - r) / (d + finite - r))
+        r = (d + 2 * n - 1) * near / (d + n + 2 * near - r)
+    return np.where(s > FAR, (d - 1) / 2 / np.maximum(s, FAR), (d - r) / (d + near - r))
 
 
 def laplace_envelope(beta: ArrayLike) -> Float[np.ndarray, "..."]:
@@ -128,7 +138,7 @@ def _slowness(level: Limit, B: np.ndarray) -> float:
     if level.period is None or level.period.t is None:
         raise InputError(
             "`weights` must have a D whose lower eigenvalues are not defective and whose complex pairs are"
-            f" single, but was {level.note}"
+            f" single, but was {level.note}; a smaller `tolerance` tells close eigenvalues apart"
         )
     return level.period.t / level.period.tau
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import integrate, linalg
 
 from tokenfield.errors import InputError, as_number, require, require_kind
+from tokenfield.theory.chains import NILPOTENT, Chain, chains
 from tokenfield.tokens import Tokens
 from tokenfield.weights import AttentionWeights, as_matrix
 
@@ -26,8 +27,8 @@ Kind = Literal["fixed", "rotating", "algebraic"]
 TOLERANCE = 1e-8
 #: A token with |P x| below this, relative to ‖P‖, has no part in E that rounding would not make.
 EXCEPTIONAL = 1e-12
-#: Powers of the nilpotent part are resolved to this relative size; a defective eigenvalue allows no more.
-NILPOTENT = 1e-6
+#: Powers of ten that V Bᵀ may have, up or down, without overflow or loss of digits on the way.
+LARGEST_ORDER = 290
 #: Largest uncertainty, relative to ‖D‖, that bad conditioning may lend an eigenvalue.
 WORST = 1e-3
 #: Eigenvalues that rounding may have moved by more than this part of the gap are said to be uncertain.
@@ -37,7 +38,7 @@ DOUBTFUL = 0.1
 class Period(NamedTuple):
     """One full turn of a rotating token: in τ, and in the time t of the flow.
 
-    `t` is None if it differs from orbit to orbit, that is when E is more than one plane.
+    `t` is None if it differs from orbit to orbit, that is unless all end on one circle.
     """
 
     tau: float
@@ -50,7 +51,8 @@ class Limit:
 
     `kind`: "fixed", the dominant eigenvalue is real and each token comes to rest in its eigenspace E, with
     an exponential approach; "algebraic", it is real and defective, and the approach is like 1/t;
-    "rotating", a complex pair has the largest real part, and tokens circulate in E for ever.
+    "rotating", a complex pair has the largest real part, and tokens circulate in E for ever. If a real
+    eigenvalue and pairs share the largest real part, those with the longest Jordan chains decide.
     `eigenvalue`: the dominant one, of a pair the one with positive imaginary part. `eigenvalues` (k,): all
     that were counted as dominant. `gap`: distance of the real parts to the next eigenvalue, infinite if E
     is the whole space. `projector` (d, d): P, onto E along the complementary invariant subspace; orthogonal
@@ -107,8 +109,9 @@ class Limit:
         missed = self._missed(x)
         end = x @ self.projector.T
         last, scale = end, np.linalg.norm(end, axis=1)
+        step = self.nilpotent.T / np.linalg.norm(self.nilpotent, 2) if self.index > 1 else self.nilpotent
         for _ in range(self.index - 1):
-            last, scale = last @ self.nilpotent.T, scale * np.linalg.norm(self.nilpotent, 2)
+            last = last @ step
             end = np.where((np.linalg.norm(last, axis=1) > NILPOTENT * scale)[:, None], last, end)
         if np.any(missed) and self.lower is not None:
             end[missed] = self.lower._move(x[missed])
@@ -128,6 +131,10 @@ def limit(weights: AttentionWeights, tolerance: float = TOLERANCE) -> Limit:
             "have one head: with several, Σ V_h B_hᵀx/|B_hᵀx| has no linear orbits",
             f"with {weights.heads} heads")  # fmt: skip
     B, V = (np.asarray(m[0]) for m in weights.stacked())
+    sizes = [float(np.max(np.abs(m))) for m in (B, V)]
+    order = sum(np.log10(size) for size in sizes if size > 0)
+    require(abs(order) < LARGEST_ORDER and max(sizes) < 10.0**LARGEST_ORDER, "weights",
+            f"have B, V and V Bᵀ within 1e±{LARGEST_ORDER}", f"with a V Bᵀ near 1e{order:.0f}")  # fmt: skip
     D = V @ B.T
     noise = _noise(len(D), np.linalg.norm(V, 2) * np.linalg.norm(B, 2))
     return _analyse(D, B, tolerance, noise)
@@ -175,12 +182,12 @@ def _peel(
     """The limit in an invariant subspace of R^d: x = up y, y = down x, where the matrix is M."""
     level = _symmetric(M, tolerance) if _is_symmetric(M, noise) else _general(M, tolerance, noise)
     k, top = level.count, level.values[: level.count]
-    turning = np.abs(top.imag) > np.maximum(tolerance, level.unsure[:k])
-    N = np.zeros((k, k)) if np.any(turning) else level.T - np.mean(top.real) * np.eye(k)
-    index = 1 if np.linalg.norm(N, 2) <= tolerance else _index(N, _spread(top))
-    kind: Kind = "rotating" if np.any(turning) else "algebraic" if index > 1 else "fixed"
+    found = chains(level.T, top, level.unsure[:k], tolerance)
+    index = max(chain.index for chain in found)
+    leading = [chain for chain in found if chain.index == index]
+    turns = leading[-1].frequency > 0
+    kind: Kind = "rotating" if turns else "algebraic" if index > 1 else "fixed"
     real = float(np.mean(top.real))
-    frequencies = np.sort(top.imag[turning & (top.imag > 0)])
     inner = up @ level.Q[:, :k]
     project = np.concatenate([np.eye(k), level.X], axis=1) @ level.Q.T @ down
     along = up @ level.Q @ np.concatenate([-level.X, np.eye(len(M) - k)])
@@ -190,16 +197,18 @@ def _peel(
 
     return Limit(
         kind=kind,
-        eigenvalue=complex(real, frequencies[-1]) if kind == "rotating" else real,
-        eigenvalues=top if kind == "rotating" else top.real,
+        eigenvalue=complex(real, leading[-1].frequency) if turns else real,
+        eigenvalues=top if found[-1].frequency > 0 else top.real,
         gap=real - float(level.values[k].real) if k < len(M) else np.inf,
         projector=inner @ project,
         basis=np.linalg.qr(inner)[0],
-        period=_period(level.T, inner, B, real, frequencies, tolerance),
+        period=_period(level.T, inner, B, leading, tolerance) if turns else None,
         tolerance=tolerance,
-        note=_describe(kind, level, real, frequencies, tolerance),
-        nilpotent=inner @ N @ project if index > 1 else np.zeros((len(B), len(B))),
-        index=index,
+        note=_describe(kind, level, real, found, tolerance),
+        nilpotent=inner @ leading[0].nilpotent @ project
+        if kind == "algebraic"
+        else np.zeros((len(B), len(B))),
+        index=index if kind == "algebraic" else 1,
         rest=rest if k < len(M) else None,
     )
 
@@ -251,30 +260,23 @@ def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
     return _Level(values * size, k, unsure * size, doubt * size, Q, T * size, R * size, X)
 
 
-def _index(N: np.ndarray, spread: float) -> int:
-    """Smallest m with N^m = 0, as far as eigenvalues that spread by so much allow to say."""
-    size = float(np.linalg.norm(N, 2))
-    small = min(0.1, NILPOTENT + 10 * spread / size)
-    power, m = N / size, 1
-    while np.linalg.norm(power, 2) > small and m < len(N):
-        power, m = power @ N / size, m + 1
-    return m
-
-
 def _period(
-    T: np.ndarray, inner: np.ndarray, B: np.ndarray, real: float, frequencies: np.ndarray, tolerance: float
+    T: np.ndarray, inner: np.ndarray, B: np.ndarray, leading: list[Chain], tolerance: float
 ) -> Period | None:
-    """Length of a turn in τ, and in t = ∫|Bᵀx|dτ if E is one plane, where all orbits are one circle."""
-    if len(frequencies) == 0 or np.ptp(frequencies) > tolerance:
+    """Length of a turn in τ, and in t = ∫|Bᵀx|dτ if all orbits end on one circle."""
+    frequencies = [chain.frequency for chain in leading if chain.frequency > 0]
+    if np.ptp(frequencies) > tolerance:
         return None
     omega = float(np.mean(frequencies))
-    if len(T) > 2:
+    if len(leading) > 1 or leading[0].rank > 1:
         return Period(2 * np.pi / omega, None)
-    turn = (T - real * np.eye(2)) / omega
+    plane = leading[0].plane
+    part = plane.T @ T @ plane
+    turn = (part - np.trace(part) / 2 * np.eye(2)) / omega
     start = np.linalg.svd(turn)[0][:, 0]  # the long axis: what is quick happens at the quarter turn
 
     def pace(angle: float) -> float:
-        x = inner @ (np.cos(angle) * start + np.sin(angle) * (turn @ start))
+        x = inner @ plane @ (np.cos(angle) * start + np.sin(angle) * (turn @ start))
         return float(np.linalg.norm(B.T @ x) / np.linalg.norm(x))
 
     half, _ = integrate.quad(
@@ -287,13 +289,14 @@ def _spread(values: NDArray[Any]) -> float:
     return float(np.max(np.abs(values - np.mean(np.real(values)))))
 
 
-def _describe(kind: str, level: _Level, real: float, frequencies: np.ndarray, tolerance: float) -> str:
+def _describe(kind: str, level: _Level, real: float, found: list[Chain], tolerance: float) -> str:
     k, d = level.count, len(level.values)
     parts = [
         f"{kind}: {k} of {d} eigenvalues dominant, real part {real:.9g}",
         f"real parts within {tolerance:.3g} count as one",
     ]
-    apart = _spread(np.real(level.values[:k]) if kind == "rotating" else level.values[:k])
+    turns = found[-1].frequency > 0
+    apart = _spread(np.real(level.values[:k]) if turns else level.values[:k])
     if apart > 0:
         parts.append(f"those counted as one lie within {apart:.3g} of their mean")
     if apart > tolerance:
@@ -304,26 +307,28 @@ def _describe(kind: str, level: _Level, real: float, frequencies: np.ndarray, to
                      f" {gap:.2g}, so that kind, eigenspace and gap may be others")  # fmt: skip
     if kind == "algebraic":
         parts.append("the eigenvalue is defective, the approach is like 1/t")
-    if kind == "rotating":
-        parts += _describe_turn(level, real, frequencies, tolerance)
+    if turns:
+        parts += _describe_turn(found, tolerance)
     return "; ".join(parts)
 
 
-def _describe_turn(level: _Level, real: float, frequencies: np.ndarray, tolerance: float) -> list[str]:
-    k = level.count
-    parts = ["frequencies " + ", ".join(f"{w:.6g}" for w in frequencies)]
-    if k > 2 * len(frequencies):
+def _describe_turn(found: list[Chain], tolerance: float) -> list[str]:
+    index = max(chain.index for chain in found)
+    leading = [chain for chain in found if chain.index == index]
+    turning = [chain for chain in found if chain.frequency > 0]
+    parts = ["frequencies " + ", ".join(f"{chain.frequency:.6g}" for chain in turning)]
+    if len(found) > len(turning):
         parts.append("a real eigenvalue shares the largest real part with a complex pair")
-    if np.ptp(frequencies) > tolerance:
+    if len(leading) < len(found):
+        parts.append("defective eigenvalues outgrow the others by a power of t")
+    if leading[-1].frequency == 0:
+        return parts
+    if np.ptp([chain.frequency for chain in leading if chain.frequency > 0]) > tolerance:
         parts.append("different frequencies: no common period is given")
-    elif k > 2:
+    elif len(leading) > 1 or leading[0].rank > 1:
         parts.append("the period in t depends on the orbit")
-    for omega in frequencies:
-        alike = np.sum(np.abs(frequencies - omega) <= max(tolerance, np.max(level.unsure[:k])))
-        shifted = np.linalg.svd(level.T - (real + 1j * omega) * np.eye(k), compute_uv=False)
-        if np.sum(shifted <= 1e-6 * shifted[0]) < alike:
-            parts.append("a pair is defective, the approach to the circles is like 1/t")
-            break
+    if index > 1:
+        parts.append("a pair is defective, the approach to the circles is like 1/t")
     return parts
 
 
@@ -333,8 +338,8 @@ def _undefined(B: np.ndarray, basis: np.ndarray) -> str:
     _, sizes, right = np.linalg.svd(B.T @ basis)
     if sizes[-1] <= EXCEPTIONAL * scale:
         raise InputError(
-            f"`weights` must have Bᵀx ≠ 0 where tokens end, but Bᵀx = 0 at x = ±{_show(basis @ right[-1])},"
-            " where the zero-temperature field has no value and rates are infinite"
+            f"`weights` must have Bᵀx ≠ 0 where tokens end, but |Bᵀx| ≤ {EXCEPTIONAL:g}·‖B‖ at"
+            f" x = ±{_show(basis @ right[-1])}, where the zero-temperature field has no value to rounding"
         )
     left, sizes, _ = np.linalg.svd(B)
     kernel = int(np.sum(sizes <= EXCEPTIONAL * scale))
