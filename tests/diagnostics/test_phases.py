@@ -174,6 +174,15 @@ def test_rotating_limits_are_not_said_to_rest():
     assert found.get("concentration").rate == pytest.approx(0.7, rel=1e-3)  # B = I: the gap of the real parts
 
 
+def test_an_algebraic_approach_has_no_exponential_rate():
+    weights = tkf.AttentionWeights(np.eye(2), np.array([[1.0, 1.0], [0.0, 1.0]]))
+    start = tkf.initial.uniform(40, 2, 0)
+    run = tkf.simulate(tkf.ZeroTemperature(weights), start, np.linspace(0, 40, 81), summation="direct")
+    found = tkf.phases(run, weights).get("concentration")
+    assert found is not None and found.rate is None and found.interval is None
+    assert "like 1/t: D is defective" in found.sentence and "too few" not in found.sentence
+
+
 def test_whole_spaces_have_no_phases():
     run = off_e2(np.linspace(0, 5, 21), lambda t: 0.1 * t)
     found = tkf.phases(run, tkf.AttentionWeights.identity(2))

@@ -101,6 +101,7 @@ class _Curves(NamedTuple):
     """What is measured over time; `floor`: where noise begins; `target`: that to which `distance` is one.
 
     `ends`: whether there is an end to come to, that is whether V is not a multiple of the identity.
+    `algebraic`: whether D is defective, so that the approach has no exponential rate.
     """
 
     ts: np.ndarray
@@ -110,6 +111,7 @@ class _Curves(NamedTuple):
     floor: float
     target: str
     ends: bool
+    algebraic: bool
 
 
 def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
@@ -169,7 +171,8 @@ def _measure(trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[_Curves, str]:
     distance, method = _distance(trajectory, of_D, to_limit)
     target = "E" if of_D.kind == "rotating" else "Π♯ρ0"
     ts, ends = np.asarray(trajectory.snapshot_ts), of_V.dimension < len(of_V.basis)
-    return _Curves(ts, distance, to_limit, to_end, _floor(trajectory), target, ends), method
+    measured = (ts, distance, to_limit, to_end)
+    return _Curves(*measured, _floor(trajectory), target, ends, of_D.kind == "algebraic"), method
 
 
 def _floor(trajectory: Run) -> float:
@@ -308,10 +311,13 @@ def _concentration(curves: _Curves, trajectory: Run, stop: int) -> Phase:
     start = int(np.argmax(logs <= logs[0] + (logs[-1] - logs[0]) / 4))
     if stop + 1 - start < FEWEST:
         start = 0
-    rate, interval = _rate(curves, curves.distance, start, stop)
     words = (
         f"the distance to {curves.target} fell from {curves.distance[0]:.3g} to {curves.distance[stop]:.3g}"
     )
+    if curves.algebraic:
+        words += ", in the end like 1/t: D is defective, there is no exponential rate"
+        return _phase("concentration", curves, trajectory, (0, stop), None, None, words)
+    rate, interval = _rate(curves, curves.distance, start, stop)
     return _phase("concentration", curves, trajectory, (0, stop), rate, interval, words)
 
 
@@ -364,7 +370,7 @@ def _phase(
     start, stop = (float(curves.ts[k]) for k in span)
     if rate is not None and interval is not None:
         words += f", at the rate {rate:.3g} ({interval[0]:.3g} to {interval[1]:.3g})"
-    elif name != "metastable":
+    elif name != "metastable" and not (name == "concentration" and curves.algebraic):
         words += f", with too few saved times in between and above {curves.floor:.2g} for a rate"
     number = cluster_count(trajectory.tokens(span[1]))
     count = f"{number} cluster" + "s" * (number != 1)
