@@ -27,7 +27,7 @@ LAYERS = [
     {"simulate"},
     {"density"},
     {"diagnostics", "theory"},
-    {"settings", "density_settings", "figures", "discs"},
+    {"settings", "initial_settings", "density_settings", "figures", "discs"},
     {"config"},
     {"sweep"},
     {"papers"},

@@ -1,6 +1,7 @@
 """A run as a TOML file: read, checked by name, turned into the arguments of `simulate`.
 
-What may stand in each section is in settings.py; here is the whole and its error sentences.
+What may stand in each section is in settings.py and initial_settings.py; here is the whole, and its error
+sentences.
 """
 
 import difflib
@@ -18,10 +19,10 @@ from tokenfield.diagnostics.energy import energy
 from tokenfield.diagnostics.order import order_parameter
 from tokenfield.diagnostics.transport import limit_distance
 from tokenfield.errors import InputError
+from tokenfield.initial_settings import InitialSettings
 from tokenfield.settings import (
     TAGS,
     AdaptiveSettings,
-    InitialSettings,
     ModelSettings,
     NoiseSettings,
     RunSettings,

@@ -20,7 +20,8 @@ from tokenfield.density.sphere import Sphere
 from tokenfield.density.zonal import Scheme as ZonalScheme
 from tokenfield.density.zonal import Zonal
 from tokenfield.errors import require
-from tokenfield.settings import Built, CircleLaw, Section, SphereLaw
+from tokenfield.initial_settings import CircleLaw, SphereLaw
+from tokenfield.settings import Built, Section
 
 Density = Callable[..., np.ndarray]
 

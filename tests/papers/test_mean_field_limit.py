@@ -5,9 +5,9 @@ import pytest
 from pydantic import TypeAdapter
 
 import tokenfield as tkf
+from tokenfield.initial_settings import InitialSettings
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.mean_field import limit
-from tokenfield.settings import InitialSettings
 
 
 def test_slopes_are_exponents():
