@@ -6,7 +6,7 @@ import pytest
 
 import tokenfield as tkf
 from tokenfield import theory
-from tokenfield.models import Mirrored
+from tokenfield.mirrored import Mirrored
 from tokenfield.symmetry import half, symmetries, whole
 
 

@@ -18,10 +18,10 @@ from tokenfield.diagnostics.phases import phases  # noqa: E402
 from tokenfield.diagnostics.rates import fit_bound, fit_rate  # noqa: E402
 from tokenfield.diagnostics.transport import wasserstein  # noqa: E402
 from tokenfield.errors import InputError, RunError  # noqa: E402
+from tokenfield.mirrored import Mirrored  # noqa: E402
 from tokenfield.models import (  # noqa: E402
     HardmaxAttention,
     InteractionFlow,
-    Mirrored,
     Noise,
     SoftmaxAttention,
     UnnormalisedAttention,

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
 
+from tokenfield.camera import Camera, camera_for
 from tokenfield.discs import Discs, gather, radius
 from tokenfield.errors import InputError, as_number, require, require_kind
 from tokenfield.store import as_path
@@ -62,8 +63,6 @@ PREDICTED = (("#000000", (0, (3, 2))), ("#777777", (0, (3, 2))), ("#000000", (0,
 STILLS, FILMS = (".png", ".pdf", ".svg"), (".gif", ".mp4")
 #: Beyond this many, discs are pixels, not paths, in PDF and SVG.
 RASTER = 2_000
-#: Azimuth and elevation, in degrees, from which a sphere is seen.
-VIEW = (30.0, 20.0)
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,6 @@ class _Scale:
     colours: Colormap
     norm: Normalize
     names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Camera:
-    """Takes tokens to the picture: columns right, up and towards the viewer, and what to say of it."""
-
-    axes: Float[np.ndarray, "d 3"]
-    note: str = ""
 
 
 @matplotlib.rc_context(STYLE)
@@ -108,7 +99,7 @@ def snapshot(
     """
     require_kind(tokens, Tokens, "tokens")
     scale = _scale(colour, np.asarray(tokens.weights))
-    camera = _camera(np.asarray(tokens.moments().second), view)
+    camera = camera_for(np.asarray(tokens.moments().second), view)
     if ax is None:
         ax = Figure(figsize=(5.6 if colour_label else 4.6, 4.8), layout="constrained").subplots()
     _draw(ax, tokens, scale, camera, title)
@@ -261,7 +252,7 @@ def _check_ending(path: Path, known: tuple[str, ...], purpose: str) -> None:
                          " install ffmpeg to write .mp4")  # fmt: skip
 
 
-def _draw(ax: Axes, tokens: Tokens, scale: _Scale, camera: _Camera, title: str) -> None:
+def _draw(ax: Axes, tokens: Tokens, scale: _Scale, camera: Camera, title: str) -> None:
     x, weights = np.asarray(tokens.x), np.asarray(tokens.weights)
     # small enough that tokens spread evenly do not touch
     least = float(np.clip(3 / tokens.n if tokens.d == 2 else 0.4 / np.sqrt(tokens.n), 0.004, 0.02))
@@ -280,7 +271,7 @@ def _draw(ax: Axes, tokens: Tokens, scale: _Scale, camera: _Camera, title: str) 
     ax.spines[:].set_visible(False)
 
 
-def _draw_ball(ax: Axes, camera: _Camera) -> None:
+def _draw_ball(ax: Axes, camera: Camera) -> None:
     """Outline of the circle or sphere; for d = 3 also faint circles of latitude and longitude."""
     d = len(camera.axes)
     ax.add_patch(Circle((0, 0), 1, facecolor="none", edgecolor="0.65", linewidth=0.8, zorder=2.5))
@@ -355,31 +346,13 @@ def _colour_bar(figure: Figure, axes: Sequence[Axes], scale: _Scale, label: str)
         bar.set_ticks(list(range(len(scale.names))), labels=list(scale.names))
 
 
-def _camera(second: Float[np.ndarray, "d d"], view: tuple[float, float] | None) -> _Camera:
-    d = len(second)
-    if d == 2:
-        return _Camera(np.eye(2, 3))
-    angles = np.asarray(as_real((VIEW if d == 3 else (0.0, 0.0)) if view is None else view, "view"))
-    require(angles.shape == (2,) and bool(np.all(np.isfinite(angles))), "view",
-            "be (azimuth, elevation) in degrees", view)  # fmt: skip
-    (ca, ce), (sa, se) = np.cos(np.radians(angles)), np.sin(np.radians(angles))
-    turn = np.array([[-sa, -se * ca, ce * ca], [ca, -se * sa, ce * sa], [0.0, ce, se]])
-    if d == 3:
-        return _Camera(turn)
-    size, directions = np.linalg.eigh(second)
-    top = directions[:, [-3, -1, -2]]  # the first points right, the second up, the third to the viewer
-    top *= np.sign(top[np.argmax(np.abs(top), axis=0), range(3)])
-    share = size[-3:].sum() / size.sum()
-    return _Camera(top @ turn, f"three principal directions of {d},\n{share:.0%} of the second moment")
-
-
 def _shared_camera(
     trajectory: Trajectory, chosen: Int[np.ndarray, "k"], view: tuple[float, float] | None
-) -> _Camera:
+) -> Camera:
     """One camera for all chosen snapshots, so that panels can be compared."""
     x = np.asarray(trajectory.x)[chosen]
     rows = x.reshape(-1, x.shape[-1])
-    return _camera((rows.T * np.tile(np.asarray(trajectory.weights), len(chosen))) @ rows, view)
+    return camera_for((rows.T * np.tile(np.asarray(trajectory.weights), len(chosen))) @ rows, view)
 
 
 def _nearest(trajectory: Trajectory, times: ArrayLike | Array | None) -> Int[np.ndarray, "k"]:

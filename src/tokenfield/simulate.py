@@ -91,7 +91,7 @@ def simulate(
             larger than one device, also on several hosts (docs/clusters.md). Not with `merge_angle`.
 
     Tokens with a symmetry that the model keeps are watched: `status` and `stats["symmetry"]` say when
-    rounding has broken it; what follows is not the solution (`models.Mirrored` keeps a reflection).
+    rounding has broken it; what follows is not the solution (`Mirrored` keeps a reflection).
 
     Differentiable in the model, tokens and ts (reverse mode) when called under jax.grad, and usable
     under jit and vmap; there `progress`, `store` and merging do not apply and values are not checked.

@@ -3,7 +3,7 @@
 The exact flow of a model that commutes with such a map keeps the symmetry for ever. Symmetric states that are
 not synchronised are unstable, though (two antipodal clusters at the rate e^{−β}, theory §3.12): rounding
 grows and breaks them near t = 35e^β, and what follows is not the solution with that initial law. A run
-therefore watches the symmetries of its initial tokens, and says when one is lost; `models.Mirrored` keeps a
+therefore watches the symmetries of its initial tokens, and says when one is lost; `Mirrored` keeps a
 reflection in every bit.
 """
 

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 
 from tokenfield import figures
-from tokenfield.models import Mirrored, Model, SoftmaxAttention, UnnormalisedAttention
+from tokenfield.mirrored import Mirrored
+from tokenfield.models import Model, SoftmaxAttention, UnnormalisedAttention
 from tokenfield.papers import declared
 from tokenfield.simulate import simulate
 from tokenfield.solvers import Adaptive
