@@ -13,11 +13,10 @@ import numpy as np
 from jaxtyping import Float
 
 from tokenfield.density.result import DensityTrajectory
+from tokenfield.diagnostics.approach import FLOOR, TOLERANCE, Approach, Run, measure
 from tokenfield.diagnostics.clusters import clusters
 from tokenfield.diagnostics.rates import FEWEST, fit_rate
-from tokenfield.diagnostics.transport import limit_distance, wasserstein
 from tokenfield.errors import require, require_kind
-from tokenfield.theory.spectral import Limit, dominant, limit
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
@@ -26,14 +25,16 @@ Name = Literal["concentration", "metastable", "escape", "terminal"]
 
 #: Metastable means within this factor of the least distance (theory §2.7).
 FACTOR = 2.0
-#: Root mean square angle to the dominant eigenspace of V below which the run is terminal.
-TOLERANCE = 0.05
-#: Angles below this, or below ten times the solver's tolerance, are noise; they have no rate.
-FLOOR = 1e-6
 #: So many times its least value a falling curve is clear of the level at which it may have stopped falling.
 CLEAR = 10.0
-#: What is said where V's dominant eigenspace holds that of D.
-ALIKE = "; the dominant eigenspace of V holds that of D, so no escape is predicted"
+#: A curve that is this many times its least value so far rises again.
+RISEN = 1.2
+#: A curve that misses its exponential by more than this (rms of the logarithm) is said to be none.
+MISFIT = 0.1
+#: What is said where V is its dominant eigenvalue on all of E.
+ALIKE = "; E lies in the dominant eigenspace of V, so no escape is predicted"
+#: What is said where clusters of E do not follow y' = P_y V y.
+AWAY = "; a cluster p in E need not see itself, since ⟨Bᵀp, p⟩ > 0 fails there, and then does not follow V"
 #: What is said of multiples of the identity, and of rotations of the whole space.
 WHOLE = "the dominant eigenspaces of D and of V are the whole space: nothing to come near to"
 #: Tokens linked by steps of this angle are one cluster; clusters of less mass than this are not counted, and
@@ -93,64 +94,44 @@ class Phases:
         return next((phase for phase in self.found if phase.name == name), None)
 
 
-#: A run of tokens or of a density.
-Run = Trajectory | DensityTrajectory
-
-
-class _Curves(NamedTuple):
-    """What is measured over time; `floor`: where noise begins; `target`: that to which `distance` is one.
-
-    `ends`: whether there is an end to come to, that is whether V is not a multiple of the identity.
-    `algebraic`: whether D is defective, so that the approach has no exponential rate.
-    """
-
-    ts: np.ndarray
-    distance: np.ndarray
-    to_limit: np.ndarray
-    to_end: np.ndarray
-    floor: float
-    target: str
-    ends: bool
-    algebraic: bool
-
-
 def phases(trajectory: Run, weights: AttentionWeights) -> Phases:
     """Concentration, metastable, escape and terminal phase of a run, with times, rates and cluster counts.
 
-    The distance is W2 (geodesic) to Π♯ρ0, ρ0 the first snapshot. If E is a line this is exact, a transport to
-    two atoms; otherwise it is the cost of the coupling x_i(t) ↔ Π(x_i(0)), an upper bound of W2, or for a
-    density on fixed nodes `wasserstein`. If D rotates, and there is no limit law, it is the root mean square
-    angle to E.
+    The distance is W2 (geodesic) to Π♯ρ0, ρ0 the first snapshot. If all tokens end on a line this is exact, a
+    transport to two atoms; otherwise it is the cost of the coupling x_i(t) ↔ Π(x_i(0)), an upper bound of W2,
+    or for a density on fixed nodes `wasserstein`. If D rotates, and there is no limit law, it is the root
+    mean square angle to E.
 
     - concentration: until the distance is within a factor 2 of its least value, if it began above that;
     - metastable: within that factor, if the least value is at most half of what came before (or the run began
       within 0.05 of Π♯ρ0), and if the tokens leave again or rest there: a curve that just falls until the
       run ends is concentration to the end;
-    - terminal: from when, after the tokens left Π♯ρ0 or if they never came near it, the root mean square
-      angle to the dominant eigenspace of V stays below 0.05;
-    - escape: between the two, or to the end of the run. None if the dominant eigenspace of V holds that of D:
-      a distance that grows again then swings.
+    - terminal: from when, after the tokens came near Π♯ρ0 or if they never did, the root mean square
+      angle to the dominant eigenspace of V stays below 0.05 and below half the angle of Π♯ρ0 to it;
+    - escape: between the two, or to the end of the run. None if V is its dominant eigenvalue on all of E and
+      clusters there see themselves: a distance that grows again then swings.
+
+    Where V turns a plane that holds E, clusters pass by Π♯ρ0 again and again: the first approach counts.
     """
     if not isinstance(trajectory, DensityTrajectory):
         require_kind(trajectory, Trajectory, "trajectory")
+        bad = np.flatnonzero(~np.all(np.isfinite(trajectory.x), axis=(1, 2)))
+        require(bad.size == 0, "trajectory", "hold finite tokens", f"not, at snapshot {bad[:1]}")
     require_kind(weights, AttentionWeights, "weights")
     count = len(trajectory.snapshot_ts)
     require(count >= 2, "trajectory", "hold at least two snapshots", f"with {count}")
     d = trajectory.tokens(0).d
     require(weights.d == d, "weights", f"have the dimension {d} of the tokens", weights.d)
-    of_D, of_V = limit(weights), dominant(np.asarray(weights.stacked()[1][0]))
-    curves, method = _measure(trajectory, of_D, of_V)
-    whole = of_D.kind != "algebraic" and of_D.dimension == of_V.dimension == d
-    found, note = ((), WHOLE) if whole else _find(curves, trajectory, of_D, of_V)
+    curves = measure(trajectory, weights)
+    found, note = ((), WHOLE) if curves.whole else _find(curves, trajectory)
     least = int(np.argmin(curves.distance))
-    return Phases(found, note, *curves[:4], method, float(curves.distance[least]), float(curves.ts[least]))
-
-
-def angle_to(tokens: Tokens, basis: Float[np.ndarray, "d k"]) -> Float[np.ndarray, "n"]:
-    """Angle of every token to the subspace with that orthonormal basis."""
-    x = np.asarray(tokens.x)
-    inside = x @ basis
-    return np.arctan2(np.linalg.norm(x - inside @ basis.T, axis=1), np.linalg.norm(inside, axis=1))
+    return Phases(
+        found,
+        note + _caveats(curves, trajectory),
+        *curves[:5],
+        float(curves.distance[least]),
+        float(curves.ts[least]),
+    )
 
 
 def cluster_count(tokens: Tokens) -> int:
@@ -161,114 +142,118 @@ def cluster_count(tokens: Tokens) -> int:
     return int(np.sum(np.asarray(found.centres.weights) >= STRAY))
 
 
-def _rms_angle(tokens: Tokens, basis: np.ndarray) -> float:
-    return float(np.sqrt(np.asarray(tokens.weights) @ angle_to(tokens, basis) ** 2))
+def _caveats(curves: Approach, trajectory: Run) -> str:
+    """What else a reader of the note has to know."""
+    words = ""
+    if curves.missed > 0:
+        words += f"; a part {curves.missed:.3g} of the mass began where P_E x = 0 and has no way to E"
+    broken = str(trajectory.stats.get("symmetry", ""))
+    if broken.startswith("by t"):
+        words += f"; {broken}: what follows is made by rounding"
+    return words
 
 
-def _measure(trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[_Curves, str]:
-    to_limit = trajectory.measure(lambda tokens: _rms_angle(tokens, of_D.basis))
-    to_end = trajectory.measure(lambda tokens: _rms_angle(tokens, of_V.basis))
-    distance, method = _distance(trajectory, of_D, to_limit)
-    target = "E" if of_D.kind == "rotating" else "Π♯ρ0"
-    ts, ends = np.asarray(trajectory.snapshot_ts), of_V.dimension < len(of_V.basis)
-    measured = (ts, distance, to_limit, to_end)
-    return _Curves(*measured, _floor(trajectory), target, ends, of_D.kind == "algebraic"), method
-
-
-def _floor(trajectory: Run) -> float:
-    solver = trajectory.inputs.get("solver")
-    tolerance = solver.get("rtol", 0.0) if isinstance(solver, dict) else 0.0
-    return max(FLOOR, 10 * float(tolerance))
-
-
-def _distance(trajectory: Run, of_D: Limit, to_limit: np.ndarray) -> tuple[np.ndarray, str]:
-    """The distance over time, and what it is."""
-    if of_D.kind == "rotating":
-        return to_limit, "root mean square angle to E: D rotates, there is no limit law"
-    start = trajectory.tokens(0)
-    if of_D.dimension > 1 and isinstance(trajectory, DensityTrajectory) and not trajectory.domain.moving:
-        end = of_D.push(start)
-        found = [wasserstein(trajectory.tokens(k), end) for k in range(len(to_limit))]
-        return np.array([w.value for w in found]), f"W2 to Π♯ρ0: {found[-1].method}"
-    method = "upper bound of W2 to Π♯ρ0: tokens coupled with their ends"
-    if of_D.dimension == 1:
-        method = "W2 to Π♯ρ0, exact (few atoms)"
-    return trajectory.measure(limit_distance(of_D, start)), method
-
-
-def _contains(large: Limit, small: Limit) -> bool:
-    """Whether the eigenspace of `large` holds that of `small`, to 1e-6."""
-    beside = small.basis - large.basis @ (large.basis.T @ small.basis)
-    return bool(np.linalg.norm(beside, 2) < FLOOR)
-
-
-def _find(curves: _Curves, trajectory: Run, of_D: Limit, of_V: Limit) -> tuple[tuple[Phase, ...], str]:
+def _find(curves: Approach, trajectory: Run) -> tuple[tuple[Phase, ...], str]:
     """The phases and a note."""
-    distance, target, last = curves.distance, curves.target, len(curves.ts) - 1
+    distance, last = curves.distance, len(curves.ts) - 1
     if np.max(distance) < curves.floor:
         return (), f"nothing happened: the tokens began in {_place(curves)} and stayed there"
-    least = int(np.argmin(distance))
+    least = _first_valley(distance, curves.floor) if curves.turns else int(np.argmin(distance))
     before = float(np.max(distance[: least + 1]))
     if distance[least] > before / FACTOR and distance[0] > TOLERANCE:
-        return _without_approach(curves, trajectory, before)
-    same = _contains(of_V, of_D)
-    alike = ALIKE if same else ""
+        return _without_approach(curves, trajectory, least)
     enter, leave = _stretch(distance <= max(FACTOR * distance[least], curves.floor), least)
-    if leave == last and enter > 0 and distance[last] > curves.floor and falling(curves.ts, distance, enter):
-        words = f"the distance to {target} was still falling when the run ended: concentration only"
-        return (_concentration(curves, trajectory, last),), words + alike
-    end = _settled(curves, leave)
-    within = end == leave and np.max(distance[leave:]) > TOLERANCE  # from one place of E to another
-    if leave < last and same and not within:
-        return _swing(curves, trajectory, enter, leave, before)
+    end = _settled(curves, enter if curves.apart else leave)
     found = [_concentration(curves, trajectory, enter)] if enter > 0 else []
+    if curves.apart and end is not None and end <= leave:
+        found += [_metastable(curves, trajectory, enter, end)] if end > enter else []
+        words = (
+            f"the tokens went on from near {curves.target} to the dominant eigenspace of V, and ended there,"
+        )
+        found.append(_terminal(curves, trajectory, end))
+        return tuple(found), words + " before the distance had grown by a factor 2"
+    if leave == last:
+        return _until_the_end(curves, trajectory, enter, found)
+    within = end == leave and np.max(distance[leave:]) > TOLERANCE  # from one place of E to another
+    if curves.stays and not within:
+        return _swing(curves, trajectory, least, leave)
     if leave > 0:
         found.append(_metastable(curves, trajectory, enter, leave))
-    if leave == last:
-        rest = "circulate in E" if of_D.kind == "rotating" else f"stay near {target}"
-        return tuple(found), f"the tokens {rest} and had not left when the run ended{alike}"
     if end is not None and end == leave:
         found.append(_terminal(curves, trajectory, end))
-        words = f"the tokens left {target} within the dominant eigenspace of V: no escape from it"
-        return tuple(found), words
+        return tuple(found), _moved_within(curves)
     found.append(_escape(curves, trajectory, leave, last if end is None else end))
+    away = "" if curves.sees_itself else AWAY
+    if curves.near == 0:
+        words = f"the tokens left {curves.target}; V has no dominant eigenspace but the whole space"
+        return tuple(found), words + away
     if end is None:
         return tuple(found), (
-            f"the tokens left {target} and had not reached the dominant eigenspace of V when the run ended:"
-            f" root mean square angle {curves.to_end[-1]:.3g}"
+            f"the tokens left {curves.target} and had not reached the dominant eigenspace of V when the run"
+            f" ended: root mean square angle {curves.to_end[-1]:.3g}{away}"
         )
     found.append(_terminal(curves, trajectory, end))
-    missing = "" if enter > 0 else f"the run began near {target}; "
-    return tuple(found), missing + f"the tokens left {target} and ended in the dominant eigenspace of V"
-
-
-def _place(curves: _Curves) -> str:
-    return "E, where they circulate," if curves.target == "E" else f"the limit law {curves.target}"
-
-
-def _swing(
-    curves: _Curves, trajectory: Run, enter: int, leave: int, before: float
-) -> tuple[tuple[Phase, ...], str]:
-    """A distance that grows again where theory has no escape."""
-    distance, last = curves.distance, len(curves.ts) - 1
-    stop = last if distance[last] <= before / FACTOR else enter
-    found = (_concentration(curves, trajectory, stop),) if stop > 0 else ()
-    return found, (
-        f"the distance to {curves.target} swings: after t = {curves.ts[leave]:.4g} it grew again from"
-        f" {distance[leave]:.3g} to {np.max(distance[leave:]):.3g}{ALIKE}"
+    missing = "" if enter > 0 else f"the run began near {curves.target}; "
+    return tuple(found), missing + (
+        f"the tokens left {curves.target} and ended in the dominant eigenspace of V{away}"
     )
 
 
-def _without_approach(curves: _Curves, trajectory: Run, before: float) -> tuple[tuple[Phase, ...], str]:
+def _place(curves: Approach) -> str:
+    return "E, where they circulate," if curves.target == "E" else f"the limit law {curves.target}"
+
+
+def _until_the_end(
+    curves: Approach, trajectory: Run, enter: int, found: list[Phase]
+) -> tuple[tuple[Phase, ...], str]:
+    """A run that came near its target and was still there when it ended."""
+    distance, last = curves.distance, len(curves.ts) - 1
+    alike = ALIKE if curves.stays else ""
+    if enter > 0 and distance[last] > curves.floor and falling(curves.ts, distance, enter):
+        words = f"{curves.what} was still falling when the run ended: concentration only"
+        return (_concentration(curves, trajectory, last),), words + alike
+    stay = _metastable(curves, trajectory, enter, last)
+    far = float(np.max(distance[enter:]))
+    rest = "circulate in E" if curves.kind == "rotating" else f"stay within {far:.2g} of {curves.target}"
+    return (*found, stay), f"the tokens {rest} and had not left when the run ended{alike}"
+
+
+def _moved_within(curves: Approach) -> str:
+    """What is said where tokens leave Π♯ρ0 for other places of V's eigenspace."""
+    circulate = ", where they circulate" if curves.turns else ": no escape from it"
+    words = f"the tokens left {curves.target} within the dominant eigenspace of V{circulate}"
+    if curves.is_bound:
+        words += "; the distance is an upper bound, they may only have changed places"
+    return words
+
+
+def _swing(curves: Approach, trajectory: Run, least: int, leave: int) -> tuple[tuple[Phase, ...], str]:
+    """A distance that grows again where theory has no escape."""
+    found = (_concentration(curves, trajectory, least),) if least > 0 else ()
+    return found, (
+        f"{curves.what} swings: after t = {curves.ts[leave]:.4g} it grew again from"
+        f" {curves.distance[leave]:.3g} to {np.max(curves.distance[leave:]):.3g}{ALIKE}"
+    )
+
+
+def _without_approach(curves: Approach, trajectory: Run, least: int) -> tuple[tuple[Phase, ...], str]:
     """A run that never came near its target; it may still have ended in V's eigenspace."""
+    best = f"{curves.distance[least]:.3g} at best" + " on the first approach" * curves.turns
     words = (
-        f"no concentration: the distance to {curves.target} fell from {before:.3g} to"
-        f" {np.min(curves.distance):.3g} at best, less than a factor 2"
+        f"no concentration at the {len(curves.ts)} saved times: {curves.what} was {curves.distance[0]:.3g} at"
+        f" first and {best}, less than a factor 2 below what came before"
     )
     end = _settled(curves, 0)
     if end is None:
         return (), words
     return (_terminal(curves, trajectory, end),), words + "; the tokens ended in the dominant eigenspace of V"
+
+
+def _first_valley(distance: np.ndarray, floor: float) -> int:
+    """Index of the least value before the curve first rises clear of it."""
+    low = np.minimum.accumulate(distance)
+    risen = np.flatnonzero(distance > np.maximum(RISEN * low, floor))
+    return int(np.argmin(distance[: risen[0] + 1] if risen.size else distance))
 
 
 def _stretch(inside: np.ndarray, middle: int) -> tuple[int, int]:
@@ -286,63 +271,76 @@ def falling(ts: np.ndarray, distance: np.ndarray, enter: int) -> bool:
     return bool(np.log(middle / max(distance[-1], FLOOR)) > FALLING)
 
 
-def _settled(curves: _Curves, after: int) -> int | None:
-    """First index from which the tokens stay within the tolerance of V's eigenspace."""
-    outside = np.flatnonzero(curves.to_end > TOLERANCE)
+def _settled(curves: Approach, after: int) -> int | None:
+    """First index from which the tokens stay near V's eigenspace."""
+    outside = np.flatnonzero(curves.to_end > curves.near)
     start = max(int(outside[-1]) + 1 if outside.size else 0, after)
-    return start if curves.ends and start < len(curves.ts) else None
+    return start if curves.near > 0 and start < len(curves.ts) else None
 
 
-def _rate(
-    curves: _Curves, values: np.ndarray, start: int, stop: int
-) -> tuple[float | None, tuple[float, float] | None]:
-    """Decay rate of the exponential through the points above the floor, start to stop inclusive."""
+class _Rate(NamedTuple):
+    """Rate of a phase and its interval, None if it has none, and what is said of it."""
+
+    value: float | None
+    interval: tuple[float, float] | None
+    words: str
+
+
+def _rate(curves: Approach, values: np.ndarray, start: int, stop: int, sign: int = 1) -> _Rate:
+    """The exponential through the points above the floor, start to stop inclusive; sign −1: its growth."""
     t, v = curves.ts[start : stop + 1], values[start : stop + 1]
     keep = v > curves.floor
     if np.sum(keep) < FEWEST:
-        return None, None
+        return _no_rate(f"with too few saved times in between and above {curves.floor:.2g} for a rate")
     fit = fit_rate(t[keep], v[keep], model="exponential")
-    return fit.rate, fit.interval
+    low, high = sorted(sign * end for end in fit.interval)
+    words = f", at the rate {sign * fit.rate:.3g} ({low:.3g} to {high:.3g})"
+    if fit.misfit > MISFIT:
+        words += f" in the mean: it is no exponential, which misses it by {fit.misfit:.2g} in the logarithm"
+    return _Rate(sign * fit.rate, (low, high), words)
 
 
-def _concentration(curves: _Curves, trajectory: Run, stop: int) -> Phase:
+def _no_rate(why: str) -> _Rate:
+    return _Rate(None, None, f", {why}")
+
+
+def _concentration(curves: Approach, trajectory: Run, stop: int) -> Phase:
     # the first quarter of the way, in the logarithm, still depends on ρ0
     logs = np.log(np.maximum(curves.distance[: stop + 1], curves.floor))
     start = int(np.argmax(logs <= logs[0] + (logs[-1] - logs[0]) / 4))
     if stop + 1 - start < FEWEST:
         start = 0
-    words = (
-        f"the distance to {curves.target} fell from {curves.distance[0]:.3g} to {curves.distance[stop]:.3g}"
-    )
-    if curves.algebraic:
-        words += ", in the end like 1/t: D is defective, there is no exponential rate"
-        return _phase("concentration", curves, trajectory, (0, stop), None, None, words)
-    rate, interval = _rate(curves, curves.distance, start, stop)
-    return _phase("concentration", curves, trajectory, (0, stop), rate, interval, words)
+    words = f"{curves.what} fell from {curves.distance[0]:.3g} to {curves.distance[stop]:.3g}"
+    if curves.kind == "algebraic":
+        rate = _no_rate("without an exponential rate: D is defective, and a token approaches like 1/t")
+    else:
+        rate = _rate(curves, curves.distance, start, stop)
+    return _phase("concentration", curves, trajectory, (0, stop), words, rate)
 
 
-def _metastable(curves: _Curves, trajectory: Run, start: int, stop: int) -> Phase:
+def _metastable(curves: Approach, trajectory: Run, start: int, stop: int) -> Phase:
     part = curves.distance[start : stop + 1]
     least = curves.ts[start + int(np.argmin(part))]
     words = f"the distance stayed within a factor 2 of its least value {part.min():.3g} at t = {least:.4g}"
     if FACTOR * part.min() < curves.floor:
         words = f"the distance stayed below {curves.floor:.3g}"
-    return _phase("metastable", curves, trajectory, (start, stop), None, None, words)
+    return _phase("metastable", curves, trajectory, (start, stop), words, _Rate(None, None, ""))
 
 
-def _escape(curves: _Curves, trajectory: Run, start: int, stop: int) -> Phase:
+def _escape(curves: Approach, trajectory: Run, start: int, stop: int) -> Phase:
     # growth is exponential only while clusters are near E: up to a third of the way, or half of it in the
     # logarithm where the escape begins far out
     part = curves.distance[start : stop + 1]
     far = np.flatnonzero(part > max(part.max() / 3, np.sqrt(part[0] * part.max())))
-    rate, interval = _rate(curves, curves.distance, start, start + int(far[0] if far.size else stop - start))
-    growth = None if rate is None else -rate
-    turned = None if interval is None else (-interval[1], -interval[0])
-    words = f"the distance grew from {part[0]:.3g} to {part[-1]:.3g}"
-    return _phase("escape", curves, trajectory, (start, stop), growth, turned, words)
+    near = start + int(far[0] if far.size else stop - start)
+    rate = _rate(curves, curves.distance, start, near, -1)
+    if part[0] > part.max() / FACTOR:
+        rate = _no_rate("by less than a factor 2, which is no growth from near E and has no rate")
+    words = f"{curves.what} grew from {part[0]:.3g} to {part[-1]:.3g}"
+    return _phase("escape", curves, trajectory, (start, stop), words, rate)
 
 
-def _terminal(curves: _Curves, trajectory: Run, start: int) -> Phase:
+def _terminal(curves: Approach, trajectory: Run, start: int) -> Phase:
     last = len(curves.ts) - 1
     # at first the tokens that came last weigh most, in the end the solver's tolerance: the later half of the
     # points before the curve comes near its least value counts
@@ -350,30 +348,22 @@ def _terminal(curves: _Curves, trajectory: Run, start: int) -> Phase:
     low = np.flatnonzero(angle <= max(curves.floor, CLEAR * np.min(angle)))
     count = int(low[0]) if low.size else len(angle)
     half = start + (count // 2 if count >= 2 * FEWEST else 0)
-    rate, interval = _rate(curves, curves.to_end, half, start + count - 1)
-    words = (
-        f"the root mean square angle to the dominant eigenspace of V fell from {curves.to_end[start]:.3g}"
-        f" to {curves.to_end[-1]:.3g}"
-    )
-    return _phase("terminal", curves, trajectory, (start, last), rate, interval, words)
+    rate = _rate(curves, curves.to_end, half, start + count - 1)
+    words = f"the root mean square angle to the dominant eigenspace of V was {angle[0]:.3g}"
+    if start < last:
+        words += f" at first and {angle[-1]:.3g} in the end"
+    return _phase("terminal", curves, trajectory, (start, last), words, rate)
 
 
 def _phase(
-    name: Name,
-    curves: _Curves,
-    trajectory: Run,
-    span: tuple[int, int],
-    rate: float | None,
-    interval: tuple[float, float] | None,
-    words: str,
+    name: Name, curves: Approach, trajectory: Run, span: tuple[int, int], words: str, rate: _Rate
 ) -> Phase:
     start, stop = (float(curves.ts[k]) for k in span)
-    if rate is not None and interval is not None:
-        words += f", at the rate {rate:.3g} ({interval[0]:.3g} to {interval[1]:.3g})"
-    elif name != "metastable" and not (name == "concentration" and curves.algebraic):
-        words += f", with too few saved times in between and above {curves.floor:.2g} for a rate"
     number = cluster_count(trajectory.tokens(span[1]))
     count = f"{number} cluster" + "s" * (number != 1)
-    sentence = f"{name}, t = {start:.4g} to {stop:.4g}: {words}; {count} at its end."
+    sentence = (
+        f"{name}, t = {start:.4g} to {stop:.4g}: {words}{rate.words}; {count} (linked by steps below {ANGLE})"
+        " at its end."
+    )
     to_limit, to_end = float(curves.to_limit[span[1]]), float(curves.to_end[span[1]])
-    return Phase(name, start, stop, rate, interval, to_limit, to_end, number, sentence)
+    return Phase(name, start, stop, rate.value, rate.interval, to_limit, to_end, number, sentence)

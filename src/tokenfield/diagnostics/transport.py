@@ -8,7 +8,7 @@ f(x) + g(y) ≤ c(x, y)^p prove the lower bound ∫f dμ + ∫g dν. What is ret
 Weights are rounded numbers, so W_p^p is known to some 1e-15 of its greatest value, no better.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -88,21 +88,39 @@ def coupled_distance(
     return ground.mean(ground.distance(np.asarray(mu.x), np.asarray(nu.x)), np.asarray(mu.weights))
 
 
-def limit_distance(where: Limit, start: Tokens, p: float = 2) -> Callable[[Tokens], float]:
+@dataclass(frozen=True, eq=False)
+class LimitDistance:
+    """Of later tokens their distance to the limit law `end`; `exact`: whether it is W_p, not only a bound."""
+
+    end: Tokens
+    p: float
+    exact: bool
+
+    def __call__(self, tokens: Tokens) -> float:
+        """The distance."""
+        if self.exact:
+            return wasserstein(tokens, self.end, self.p).value
+        return coupled_distance(tokens.x, self.end.x, tokens.weights, self.p)
+
+
+def limit_distance(where: Limit, start: Tokens, p: float = 2) -> LimitDistance:
     """The distance to the limit law Π♯ρ0 of the law `start`, as a function of later tokens.
 
-    If E is a line this is W_p, exactly: a transport to two atoms. Otherwise it is the cost of moving every
-    token to Π of where it began, an upper bound of W_p, and W_p while every token is nearest to its own end.
+    If all tokens end on a line this is W_p, exactly: a transport to two atoms. Otherwise it is the cost of
+    moving every token to Π of where it began, an upper bound of W_p, and W_p while every token is nearest to
+    its own end.
     """
     end = where.push(start)
-    if where.dimension == 1:
-        line = where.basis[:, 0]
-        height = np.asarray(end.x) @ line
-        # rounding of Π would make as many atoms as tokens; exceptional tokens end elsewhere
-        ends = np.where(np.abs(height)[:, None] > 1 - 1e-12, np.sign(height)[:, None] * line, end.x)
-        end = Tokens(ends, start.weights)
-        return lambda tokens: wasserstein(tokens, end, p).value
-    return lambda tokens: coupled_distance(tokens.x, end.x, tokens.weights, p)
+    x = np.asarray(end.x)
+    # where E is larger, a defective D may still leave only one direction
+    line = where.basis[:, 0] if where.dimension == 1 else x[0]
+    height = x @ line
+    on_line = np.abs(height) > 1 - 1e-12
+    if where.dimension > 1 and not np.all(on_line):
+        return LimitDistance(end, p, False)
+    # rounding of Π would make as many atoms as tokens; exceptional tokens end elsewhere
+    ends = np.where(on_line[:, None], np.sign(height)[:, None] * line, x)
+    return LimitDistance(Tokens(ends, start.weights), p, True)
 
 
 def _between(mu: Law, nu: Law, cost: Cost, pairs: int = PAIRS, coarse: int = scales.COARSE) -> Transport:

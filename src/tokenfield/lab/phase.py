@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenfield.diagnostics.phases import FACTOR, FLOOR, TOLERANCE, TURNED, falling
+from tokenfield.diagnostics.approach import FLOOR, TOLERANCE
+from tokenfield.diagnostics.phases import FACTOR, TURNED, falling
 from tokenfield.lab.frame import Stage
 
 #: Without a limit law tokens rest if they move slower than this, relative to the fastest so far.

@@ -13,7 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from tokenfield import figures, sphere
-from tokenfield.diagnostics.phases import angle_to
+from tokenfield.diagnostics.approach import angle_to
 from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.papers.low_temperature import worked

@@ -14,7 +14,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from tokenfield import figures
-from tokenfield.diagnostics.phases import Phases, angle_to, phases
+from tokenfield.diagnostics.approach import angle_to
+from tokenfield.diagnostics.phases import Phases, phases
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near

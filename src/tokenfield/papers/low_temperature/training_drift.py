@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from tokenfield import figures
 from tokenfield import weights as ensembles
-from tokenfield.diagnostics.phases import angle_to
+from tokenfield.diagnostics.approach import angle_to
 from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import coupled_distance
 from tokenfield.papers import declared
