@@ -12,7 +12,7 @@ import tokenfield as tkf
 from tokenfield.diagnostics import transport
 from tokenfield.diagnostics.coupling import atoms, circle, nodes, scales
 from tokenfield.diagnostics.coupling.cells import halved
-from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, as_law
+from tokenfield.diagnostics.coupling.plan import Cost, Law, Plan, as_law, completed, cumulated, monotone
 from tokenfield.diagnostics.coupling.proof import Dual, excess
 from tokenfield.diagnostics.transport import coupled_distance
 
@@ -264,6 +264,69 @@ def test_slivers_go_with_the_greatest_part():
     np.testing.assert_allclose(clean.mass, [0.3 + 1e-16, 0.2, 0.25, 0.25], rtol=1e-15)
     dust = Plan(np.array([0, 1]), np.array([1, 0]), np.array([1e-20, 1.0]))  # whole tokens stay
     np.testing.assert_array_equal(atoms._without_slivers(dust, 2).mass, dust.mass)
+
+
+def spread(rng, n, centre, width):
+    x = np.asarray(centre) + width * rng.normal(size=(n, len(centre)))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_light_tokens_are_not_lost():
+    """A thousand tokens of 5e-16 at the antipode of the others: no token may go less far than to the nearest."""
+    rng = np.random.default_rng(0)
+    near, far = spread(rng, 100, (1.0, 0, 0), 0.3), spread(rng, 1000, (-1.0, 0, 0), 0.01)
+    mu = tkf.Tokens(
+        np.concatenate([near, far]), np.append(np.full(100, (1 - 5e-13) / 100), np.full(1000, 5e-16))
+    )
+    nu = tkf.Tokens(near + 1e-8 * rng.normal(size=near.shape))
+    found = tkf.wasserstein(mu, nu, 2, "chordal")
+    chord = np.linalg.norm(np.asarray(mu.x)[:, None] - np.asarray(nu.x), axis=-1)
+    assert found.upper >= np.sqrt(np.asarray(mu.weights) @ chord.min(axis=1) ** 2)
+    assert found.upper - found.lower < 1e-2 * found.value
+
+
+@pytest.mark.parametrize("light", [1e-10, 1e-15, 2e-16])
+def test_light_tokens_do_not_widen_the_interval(light):
+    rng = np.random.default_rng(0)
+    w = np.append(np.full(3000, (1 - 3000 * light) / 3000), np.full(3000, light))
+    laws = [
+        tkf.Tokens(np.concatenate([spread(rng, 3000, (s, 0, 0), 0.5), spread(rng, 3000, (0, 0, 0), 1.0)]), w)
+        for s in (1.0, 1.5)
+    ]
+    found = tkf.wasserstein(*laws)
+    assert "scale by scale" in found.method and found.upper - found.lower < 1e-6 * found.value
+
+
+def test_plans_are_completed():
+    rng = np.random.default_rng(1)
+    a, b = rng.dirichlet(np.ones(30)), rng.dirichlet(np.ones(20))
+    a[:3] = b[4:6] = 1e-15
+    a, b = a / a.sum(), b / b.sum()
+    whole = monotone(cumulated(a), cumulated(b))
+    kept = (whole.i > 2) & (whole.j != 4)
+    mass = whole.mass * (1 + 1e-13 * rng.normal(size=len(kept)))
+    plan = completed(Plan(whole.i[kept], whole.j[kept], mass[kept]), a, b)
+    np.testing.assert_allclose(np.bincount(plan.i, plan.mass, minlength=30), a, atol=1e-17)
+    np.testing.assert_allclose(np.bincount(plan.j, plan.mass, minlength=20), b, atol=1e-17)
+    assert np.all(plan.mass >= 0)
+
+
+def test_many_small_differences_of_mass_are_seen():
+    """3.9e-15 more on every point of one arc, less on those of another: 1.95e-10 goes a quarter turn."""
+    n = 10**5
+    arc = np.linspace(-0.01, 0.01, n // 2)
+    tokens = on_circle(np.append(arc, np.pi / 2 + arc))
+    other = tkf.Tokens(tokens.x, np.full(n, 1 / n) + 3.9e-15 * np.repeat([1, -1], n // 2))
+    assert tkf.wasserstein(tokens, other, 1).value == pytest.approx(1.95e-10 * np.pi / 2, rel=0.02)
+
+
+def test_single_points_are_not_rounded_twice():
+    for key in range(200):
+        rng = np.random.default_rng(key)
+        x = spread(rng, 1, np.zeros(8), 1.0)
+        mu, nu = tkf.Tokens(x), tkf.Tokens(spread(rng, 1, x[0], 1e-10))
+        exact = np.linalg.norm(np.asarray(mu.x, np.longdouble) - np.asarray(nu.x, np.longdouble))
+        assert tkf.wasserstein(mu, nu, 1, "chordal").value == pytest.approx(float(exact), rel=1e-12)
 
 
 @pytest.mark.parametrize("p", [1, 2])

@@ -13,10 +13,12 @@ import numpy as np
 from scipy.sparse import coo_matrix
 
 from tokenfield.diagnostics.coupling.cells import cell_starts, halved, merged
-from tokenfield.diagnostics.coupling.plan import SAME_MASS, Cost, Law, Plan, cumulated, monotone
+from tokenfield.diagnostics.coupling.plan import SAME_MASS, Cost, Law, Plan, completed, cumulated, monotone
 
 #: Pivots allowed to one linear program: in effect as many as it takes.
 PIVOTS = 10**9
+#: Tokens of less mass than this in all may be lost by the simplex method; they are added again.
+LOST = 1e-9
 #: A plan and potentials whose values agree to this fraction of W^p are optimal.
 OPTIMAL = 1e-10
 
@@ -159,7 +161,7 @@ def dense_program(a: np.ndarray, b: np.ndarray, matrix: np.ndarray) -> Program:
     i, j = np.nonzero(flow)
     f, g = np.empty(len(a)), np.empty(len(b))
     f[rows], g[columns] = log["u"], log["v"]
-    return Program(Plan(rows[i], columns[j], flow[i, j]), f, g)
+    return Program(completed(Plan(rows[i], columns[j], flow[i, j]), a, b), f, g)
 
 
 def sparse_program(
@@ -173,9 +175,29 @@ def sparse_program(
         flow, log = _pot().emd(a, b, arcs, numItermax=PIVOTS, log=True, center_dual=False)
     carried = flow.data > 0
     plan = Plan(flow.row[carried], flow.col[carried], flow.data[carried])
-    if log["warning"] is not None or abs(plan.mass.sum() - 1) > 1e-12:
+    if log["warning"] is not None or abs(plan.mass.sum() - 1) > LOST:
         return None
-    return Program(plan, log["u"] * scale, log["v"] * scale)
+    f, g = _priced(plan, i, j, costs, log["u"] * scale, log["v"] * scale)
+    return Program(completed(plan, a, b), f, g)
+
+
+def _priced(
+    plan: Plan, i: np.ndarray, j: np.ndarray, costs: np.ndarray, f: np.ndarray, g: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Potentials of points that the simplex method has lost: as great as their arcs allow."""
+    kept = np.bincount(plan.i, minlength=len(f)) > 0
+    known = kept[i]
+    g = np.where(
+        np.bincount(plan.j, minlength=len(g)) > 0, g, _least(costs[known] - f[i[known]], j[known], g)
+    )
+    return np.where(kept, f, _least(costs - g[j], i, f)), g
+
+
+def _least(values: np.ndarray, group: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+    """Least value of each group, `otherwise` where it is empty."""
+    least = np.full(len(otherwise), np.inf)
+    np.minimum.at(least, group, values)
+    return np.where(np.isfinite(least), least, otherwise)
 
 
 def _shuffled(n: int) -> np.ndarray:

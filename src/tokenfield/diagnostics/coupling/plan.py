@@ -95,6 +95,32 @@ def monotone(first: np.ndarray, second: np.ndarray) -> Plan:
     return Plan(i[real], j[real], mass[real])
 
 
+def completed(plan: Plan, a: np.ndarray, b: np.ndarray) -> Plan:
+    """The plan with exactly these masses on both sides, where it has them but for rounding.
+
+    Simplex methods lose the lightest tokens. What a point gives or takes too much of is scaled down, and
+    what is missing then is coupled in order.
+    """
+    mass = plan.mass * _at_most(a, np.bincount(plan.i, plan.mass, minlength=len(a)))[plan.i]
+    mass = mass * _at_most(b, np.bincount(plan.j, mass, minlength=len(b)))[plan.j]
+    left = np.maximum(a - np.bincount(plan.i, mass, minlength=len(a)), 0.0)
+    open_ = np.maximum(b - np.bincount(plan.j, mass, minlength=len(b)), 0.0)
+    if left.sum() == 0 or open_.sum() == 0:
+        return Plan(plan.i, plan.j, mass)
+    i, j = np.flatnonzero(left), np.flatnonzero(open_)
+    more = monotone(cumulated(left[i]), cumulated(open_[j]))
+    return Plan(
+        np.concatenate([plan.i, i[more.i]]),
+        np.concatenate([plan.j, j[more.j]]),
+        np.concatenate([mass, more.mass * left.sum()]),
+    )
+
+
+def _at_most(allowed: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """By which factor what is used must shrink."""
+    return np.divide(allowed, used, out=np.ones_like(allowed), where=used > allowed)
+
+
 def split(plan: Plan, a: np.ndarray, b: np.ndarray) -> Plan:
     """A plan between cells as a plan between their parts, taken in order: feasible, not optimal."""
     by_row = np.argsort(plan.i, kind="stable")
