@@ -310,6 +310,21 @@ def test_pairs_that_lie_close_are_no_chain(apart, m):
         assert theory.dominant(M).kind == "algebraic"
 
 
+@pytest.mark.parametrize(("m", "condition"), [(3, 1e3), (4, 1e2), (4, 1e3), (5, 10.0), (5, 1e2), (6, 1e2)])
+def test_long_chains_end_at_their_eigenvector_or_are_not_certain(m, condition):
+    """One Jordan block in a basis of that condition: all tokens end at ± its first vector."""
+    for key in range(20):
+        turns = ortho_group.rvs(m, size=2, random_state=key)
+        P = turns[0] @ np.diag(np.logspace(0, -np.log10(condition), m)) @ turns[1]
+        found = theory.dominant(P @ (np.eye(m) + np.diag(np.ones(m - 1), 1)) @ np.linalg.inv(P))
+        if "not certain" in found.note:
+            assert m == 6 or condition == 1e3
+            continue
+        assert (found.kind, found.index) == ("algebraic", m)
+        height = np.asarray(found.push(cloud(50, m)).x) @ P[:, 0] / np.linalg.norm(P[:, 0])
+        assert np.all(np.abs(height) > 0.999)
+
+
 @pytest.mark.parametrize("power", [-160, -85, 0, 78, 120])
 def test_push_of_a_long_chain_at_any_scale(power):
     M = np.diag(np.ones(2), 1) * 10.0**power

@@ -13,7 +13,9 @@ from scipy import linalg
 
 from tokenfield.errors import InputError
 
-#: Powers of the nilpotent part are resolved to this relative size; a defective eigenvalue allows no more.
+#: Powers of the nilpotent part that are smaller than this, relative to those of its norm, are rounding.
+ROUNDED = 1e-12
+#: A token whose part in such a power is smaller than this, relative to the greatest, has none.
 NILPOTENT = 1e-6
 #: N of eigenvalues that only lie apart is at most this many times their spread.
 APART = 3.0
@@ -26,7 +28,8 @@ class Chain(NamedTuple):
     """The part of T (k, k) that belongs to λ + i·`frequency`, and to its conjugate.
 
     `index`: m. `nilpotent` (k, k): N P, P the spectral projection; 0 if m = 1. `last` (k, k): N^{m−1}P up to
-    a factor. `rank`: that of `last`, as far as rounding allows to say.
+    a factor. `rank`: that of `last`, as far as rounding allows to say. `certain`: whether N^m is 0 to
+    rounding, and not only to the tolerance.
     """
 
     frequency: float
@@ -34,6 +37,7 @@ class Chain(NamedTuple):
     nilpotent: np.ndarray
     last: np.ndarray
     rank: int
+    certain: bool
 
     @property
     def plane(self) -> np.ndarray:
@@ -67,25 +71,38 @@ def _chain(T: np.ndarray, values: Complex, group: np.ndarray, tolerance: float, 
     if kind is float:
         centre = centre.real
     N = part - centre * np.eye(len(part))
-    index, last, rank = _powers(N, float(np.max(np.abs(values[group] - centre))), tolerance)
+    found = _powers(N, float(np.max(np.abs(values[group] - centre))), tolerance)
+    index, last = found.index, found.last
     nilpotent = inner @ (N if index > 1 else 0 * N) @ project
     last = inner @ last @ project
     if kind is float:
         nilpotent, last = np.real(nilpotent), np.real(last)
-    return Chain(float(np.imag(centre)), index, nilpotent, last, rank)
+    return Chain(float(np.imag(centre)), index, nilpotent, last, found.rank, found.certain)
 
 
-def _powers(N: np.ndarray, spread: float, tolerance: float) -> tuple[int, np.ndarray, int]:
-    """Least m with N^m = 0, N^{m−1} up to a factor and its rank, as far as such a spread allows to say."""
+class _Powers(NamedTuple):
+    """Least m with N^m = 0, N^{m−1} up to a factor and its rank; `certain`: see `Chain`."""
+
+    index: int
+    last: np.ndarray
+    rank: int
+    certain: bool
+
+
+def _powers(N: np.ndarray, spread: float, tolerance: float) -> _Powers:
+    """The powers of N, as far as eigenvalues that spread by so much allow to say."""
     eye, size = np.eye(len(N)), float(np.linalg.norm(N, 2))
     if size <= max(tolerance, APART * spread):  # different eigenvalues counted as one, not a chain
-        return 1, eye, len(N)
-    small = min(0.1, NILPOTENT + 10 * spread / size)
+        return _Powers(1, eye, len(N), True)
+    # eigenvalues further apart than the tolerance were one before rounding split them, which changes N itself
+    # by no more than rounding
+    small = min(0.1, ROUNDED + 10 * min(spread, tolerance) / size)
     last, power, m = eye, N / size, 1
     while np.linalg.norm(power, 2) > small and m < len(N):
         last, power, m = power, power @ N / size, m + 1
     sizes = np.linalg.svd(last, compute_uv=False)
-    return m, last, int(np.sum(sizes > small * sizes[0]))
+    certain = m == len(N) or spread <= tolerance or float(np.linalg.norm(power, 2)) <= ROUNDED
+    return _Powers(m, last, int(np.sum(sizes > small * sizes[0])), certain)
 
 
 def _split_off(

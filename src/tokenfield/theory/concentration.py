@@ -27,7 +27,7 @@ class ConcentrationRates:
 
     `approach`: c. `escape`: κ. `dimension`: k = dim E. `saddles`: for each lower eigenspace, downwards, the
     rate at which mass leaves its neighbourhood; the first is kκ. `p`: of W_p. `rate`: of W_p. `tied`:
-    whether the least exponent occurs twice, which gives W_p an extra power of t.
+    whether the least exponent occurs twice; then W_p has an extra power of t if |Bᵀe| is constant there.
     """
 
     approach: float

@@ -107,12 +107,12 @@ class Limit:
 
     def _move(self, x: np.ndarray) -> np.ndarray:
         missed = self._missed(x)
-        end = x @ self.projector.T
-        last, scale = end, np.linalg.norm(end, axis=1)
-        step = self.nilpotent.T / np.linalg.norm(self.nilpotent, 2) if self.index > 1 else self.nilpotent
+        end, power = x @ self.projector.T, self.projector
         for _ in range(self.index - 1):
-            last = last @ step
-            end = np.where((np.linalg.norm(last, axis=1) > NILPOTENT * scale)[:, None], last, end)
+            power = self.nilpotent @ (power / np.linalg.norm(power, 2))
+            power = power / np.linalg.norm(power, 2)
+            last = x @ power.T
+            end = np.where((np.linalg.norm(last, axis=1) > NILPOTENT)[:, None], last, end)
         if np.any(missed) and self.lower is not None:
             end[missed] = self.lower._move(x[missed])
         return end / np.linalg.norm(end, axis=1, keepdims=True)
@@ -305,6 +305,10 @@ def _describe(kind: str, level: _Level, real: float, found: list[Chain], toleran
     if level.doubt > DOUBTFUL * gap:
         parts.append(f"not certain: rounding may move these eigenvalues by {level.doubt:.2g}, the gap is"
                      f" {gap:.2g}, so that kind, eigenspace and gap may be others")  # fmt: skip
+    if not all(chain.certain for chain in found):
+        parts.append(
+            "not certain: how long the Jordan chains are, and so the limit, is at the edge of rounding"
+        )
     if kind == "algebraic":
         parts.append("the eigenvalue is defective, the approach is like 1/t")
     if turns:
@@ -336,10 +340,13 @@ def _undefined(B: np.ndarray, basis: np.ndarray) -> str:
     """Refuse a direction of E with Bᵀx = 0; a clause for the note about others."""
     scale = np.linalg.norm(B, 2)
     _, sizes, right = np.linalg.svd(B.T @ basis)
-    if sizes[-1] <= EXCEPTIONAL * scale:
+    lost = int(np.sum(sizes <= EXCEPTIONAL * scale))
+    if lost > 0:
+        others = f" and in a space of dimension {lost}" if lost > 1 else ""
         raise InputError(
             f"`weights` must have Bᵀx ≠ 0 where tokens end, but |Bᵀx| ≤ {EXCEPTIONAL:g}·‖B‖ at"
-            f" x = ±{_show(basis @ right[-1])}, where the zero-temperature field has no value to rounding"
+            f" x = ±{_show(basis @ right[-1])}{others}, where the zero-temperature field has no value to"
+            " rounding"
         )
     left, sizes, _ = np.linalg.svd(B)
     kernel = int(np.sum(sizes <= EXCEPTIONAL * scale))

@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 from tokenfield import figures, sphere
 from tokenfield.diagnostics.approach import angle_to
 from tokenfield.diagnostics.rates import fit_rate
-from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.diagnostics.transport import wasserstein
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, at_most, near
 from tokenfield.theory.concentration import concentration_rates
 from tokenfield.theory.spectral import limit
+from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory
 from tokenfield.weights import AttentionWeights
 
@@ -85,14 +86,16 @@ def _fixed(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Che
     curve = worked.distances(found, where)
     start = found.tokens(0)
     beside = where.basis @ (where.basis.T @ np.asarray(start.x).T)
-    orthogonal = (beside / np.linalg.norm(beside, axis=0)).T
+    # every token on its side of the line, in the middle: rounding would make many atoms
+    ends = np.sign(where.basis.T @ beside).T * where.basis.T
+    orthogonal = Tokens(ends, start.weights)
     ts = np.asarray(found.snapshot_ts)
     late = (ts > 20) & (curve > 1e-6)
     rate = concentration_rates(weights).approach
     checks = [
         at_most("fixed: W2 to the oblique projection in the end", curve[-1], 1e-4, ORBITS),
         at_least("fixed: W2 to the orthogonal projection in the end",
-                 coupled_distance(found.x[-1], orthogonal, start.weights), 0.1,
+                 wasserstein(found.tokens(-1), orthogonal).lower, 0.1,
                  "orthogonal and oblique projection differ for this D"),
         near("fixed: rate in the end", fit_rate(ts[late], curve[late], model="exponential").rate,
              rate, "theory §2.3: c, for a finite number of tokens", relative=0.02),

@@ -21,7 +21,7 @@ from tokenfield import figures
 from tokenfield import weights as ensembles
 from tokenfield.diagnostics.approach import angle_to
 from tokenfield.diagnostics.rates import fit_rate
-from tokenfield.diagnostics.transport import coupled_distance
+from tokenfield.diagnostics.transport import limit_distance
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, at_most, near
@@ -203,8 +203,7 @@ def _ended(path: Path, s: float, found: Trajectory) -> Check:
     if where.kind == "rotating":
         off = float(np.sqrt(end.weights @ angle_to(end, where.basis) ** 2))
         return at_most(f"{name}: rms angle to the circle in the end", off, 1e-3, ORBITS)
-    off = coupled_distance(end.x, where.push(tokens).x, tokens.weights)
-    return at_most(f"{name}: W2 to Π♯ρ0 in the end", off, 1e-3, ORBITS)
+    return at_most(f"{name}: W2 to Π♯ρ0 in the end", limit_distance(where, tokens)(end), 1e-3, ORBITS)
 
 
 def _rows(found: Drift) -> list[Row]:
