@@ -122,7 +122,8 @@ def fit_bound(betas: ArrayLike, ts: ArrayLike, W: ArrayLike) -> BoundFit:
     that lies above every point and is least in the mean of bound/W, so it touches the data. With such
     constants the inequality always holds on the data it was made from; what says something is the slack, and
     whether `bound` also covers other β. Leave out late times where W has levelled off at its greatest value:
-    e^{Ct} does not.
+    e^{Ct} does not. The constants have no intervals: where one term nowhere leads its constants mean little,
+    and noise of a few per cent may change C and c by factors.
     """
     betas, ts = _vector(betas, "betas"), _vector(ts, "ts")
     different = len(np.unique(betas)) == len(betas)

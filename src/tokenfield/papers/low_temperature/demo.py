@@ -48,7 +48,7 @@ def figure(found: concentration.Curves, bottoms: scaling.Bottoms, ended: termina
         title = f"{name}, t = {ended.phases.ts[k]:.3g}"
         figures.snapshot(ended.run.tokens(k), ax=ax, colour=side, title=title)
         ax.title.set_fontsize(11)
-    above.supxlabel(f"tokens at {ended.case.name}", fontsize=11)
+    above.supxlabel(f"tokens at {ended.case.name}; {worked.KEY}", fontsize=10)
     rows = [found.betas.index(beta) for beta in SHOWN]
     part = concentration.Curves(2, found.weights, found.ts, SHOWN, found.W[rows])
     ax = middle.subplots()

@@ -135,6 +135,7 @@ def figure(found: dict[float, Phases], sphere: Trajectory, seen: Phases, warm: f
         k = int(np.argmin(np.abs(seen.ts - t)))
         figures.snapshot(sphere.tokens(k), ax=ax, colour=side, title=f"{name}, t = {seen.ts[k]:.3g}")
         ax.title.set_fontsize(10)
+    above.supxlabel(worked.KEY, fontsize=10)
     panels = np.atleast_1d(below.subplots(len(found), 1, sharex=True, sharey=True))
     for ax, (beta, each) in zip(panels, found.items(), strict=True):
         ax.semilogy(each.ts, each.distance, color="0.1")

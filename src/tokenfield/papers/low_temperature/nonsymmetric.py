@@ -198,7 +198,12 @@ def figure(seen: list[Seen]) -> Figure:
         draw = row[3].loglog if each.kind == "algebraic" else row[3].semilogy
         draw(ts[shown], each.curve[shown], color=figures.PALETTE[0], label="measured")
         draw(ts[shown], each.law[shown], color="0", linewidth=1.2, linestyle=(0, (3, 2)), label=each.name)
+        if each.kind == "fixed":  # positions on E are not corrected by the flow, distances to E are
+            row[3].axhline(worked.SOLVER.rtol, color="0.6", linewidth=1.2, linestyle=(0, (1, 2)),
+                           label="tolerance of the steps")  # fmt: skip
         row[3].legend(fontsize=9)
         row[3].set_ylim(top=4)
         row[3].set(xlabel="t", ylabel=each.label)
+    drawing.supxlabel("colours: to which end ±p a token goes (rotating: on which side it began);"
+                      " diamond: the mean of all tokens", fontsize=10)  # fmt: skip
     return drawing

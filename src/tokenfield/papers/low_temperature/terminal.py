@@ -173,7 +173,10 @@ def figure(all_ended: list[Ended]) -> Figure:
         middle = int(np.argmin(ended.phases.distance))
         side = _side(ended)
         for ax, k, name in zip(column, (0, middle, -1), ("start", "closest", "end"), strict=False):
-            title = f"{ended.case.name}\n{name}, t = {ts[k]:.3g}" if k == 0 else f"{name}, t = {ts[k]:.3g}"
+            title = f"{name}, t = {ts[k]:.3g}"
+            if k == 0:
+                seen = ", principal directions" * (ended.run.tokens(0).d > 3)
+                title = f"{ended.case.name}{seen}\n{title}"
             figures.snapshot(ended.run.tokens(k), ax=ax, colour=side, title=title)
             ax.set_xlabel("")
             ax.title.set_fontsize(10)
@@ -186,7 +189,7 @@ def figure(all_ended: list[Ended]) -> Figure:
     for ax in grid[3, 1:]:
         ax.set_yticklabels([])
     handles, labels = grid[3, 0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=2)
+    drawing.legend(handles, labels, loc="outside lower center", ncols=2, title=worked.KEY, title_fontsize=10)
     return drawing
 
 

@@ -24,6 +24,8 @@ CIRCLE = AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))
 SPHERE = AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.2]))
 #: Up to this many tokens the direct sums are quicker than the fast ones are compiled.
 DIRECT = 2500
+#: What the pictures of tokens show.
+KEY = r"colours: on which side of $E^\perp$ a token began; diamond: the mean of all tokens"
 #: What these recipes ask of a run.
 SOLVER = Adaptive(rtol=1e-7, atol=1e-10)
 #: Tokens per angle near ±e1 against the mean, as the map θ = u − (a/2) sin 2u has them: 1/(1 − a).
