@@ -92,3 +92,10 @@ def smallest(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
     kept = np.zeros(len(group), bool)
     kept[order[rank < count]] = True
     return kept
+
+
+def group_min(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
+    """Least value of each of n groups; infinite where there is none."""
+    least = np.full(n, np.inf)
+    np.minimum.at(least, group, values)
+    return least

@@ -20,6 +20,7 @@ from tokenfield.diagnostics.coupling.cells import (
     at_scales,
     children,
     expand,
+    group_min,
     halved,
     parents,
     smallest,
@@ -93,9 +94,9 @@ def _refine(mu: Scale, nu: Scale, fine: Scale, other: Scale, state: State, cost:
     up, across = parents(mu, fine), parents(nu, other)
     down, along = children(up, len(mu.w)), children(across, len(nu.w))
     k, arc = expand(i, down)
-    f = _group_min(cost.power(fine.x[k], nu.x[j[arc]]) - state.dual.g[j[arc]], k, len(fine.w))
+    f = group_min(cost.power(fine.x[k], nu.x[j[arc]]) - state.dual.g[j[arc]], k, len(fine.w))
     m, arc = expand(j, along)
-    g = _group_min(cost.power(other.x[m], mu.x[i[arc]]) - state.dual.f[i[arc]], m, len(other.w))
+    g = group_min(cost.power(other.x[m], mu.x[i[arc]]) - state.dual.f[i[arc]], m, len(other.w))
     plan, dual = split(state.plan, fine.w, other.w), Dual(f, g)
     k, arc = expand(i, down)
     m, pair = expand(j[arc], along)
@@ -154,12 +155,6 @@ def _joined(
     width = max(int(np.max(j)), int(np.max(more_j))) + 1
     arcs = np.unique(np.concatenate([i, more_i]) * width + np.concatenate([j, more_j]))
     return arcs // width, arcs % width
-
-
-def _group_min(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
-    least = np.full(n, np.inf)
-    np.minimum.at(least, group, values)
-    return least
 
 
 def _least(i: np.ndarray, j: np.ndarray, reduced: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
