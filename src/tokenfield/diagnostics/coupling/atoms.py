@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import coo_matrix
 
-from tokenfield.diagnostics.coupling.cells import cell_starts, halved, merged
+from tokenfield.diagnostics.coupling.cells import cell_starts, group_min, halved, merged
 from tokenfield.diagnostics.coupling.plan import SAME_MASS, Cost, Law, Plan, completed, cumulated, monotone
 
 #: Pivots allowed to one linear program: in effect as many as it takes.
@@ -187,17 +187,10 @@ def _priced(
     """Potentials of points that the simplex method has lost: as great as their arcs allow."""
     kept = np.bincount(plan.i, minlength=len(f)) > 0
     known = kept[i]
-    g = np.where(
-        np.bincount(plan.j, minlength=len(g)) > 0, g, _least(costs[known] - f[i[known]], j[known], g)
-    )
-    return np.where(kept, f, _least(costs - g[j], i, f)), g
-
-
-def _least(values: np.ndarray, group: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-    """Least value of each group, `otherwise` where it is empty."""
-    least = np.full(len(otherwise), np.inf)
-    np.minimum.at(least, group, values)
-    return np.where(np.isfinite(least), least, otherwise)
+    allowed = group_min(costs[known] - f[i[known]], j[known], len(g))
+    g = np.where((np.bincount(plan.j, minlength=len(g)) == 0) & np.isfinite(allowed), allowed, g)
+    allowed = group_min(costs - g[j], i, len(f))
+    return np.where(~kept & np.isfinite(allowed), allowed, f), g
 
 
 def _shuffled(n: int) -> np.ndarray:
