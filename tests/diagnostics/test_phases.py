@@ -230,7 +230,8 @@ def test_an_end_close_to_the_limit_law_is_terminal(angle, beta):
     R = np.array([[c, -s], [s, c]])
     run, found = run_of(R @ np.diag([2.0, 1.0]) @ R.T, V, beta, law_on_circle())
     assert np.all(np.abs(run.x[-1, :, 0]) > 1 - 1e-12)  # all at ±e1, by hand
-    assert names(found)[-1] == "terminal" and "ended there" in found.note and "stay" not in found.note
+    assert names(found)[-1] == "terminal" and "ended in the dominant eigenspace of V" in found.note
+    assert "stay" not in found.note
     assert found.get("terminal").rate == pytest.approx(0.5, rel=0.02)  # the gap of V
     terminal = run.snapshot_ts >= found.get("terminal").start
     off = np.arccos(np.clip(np.abs(run.x[..., 0]), 0, 1))
@@ -321,6 +322,61 @@ def test_few_saved_times_prove_little():
         "no concentration at the 2 saved times: the distance to Π♯ρ0 was 0.9 at first and 0.9 at best"
     )
     assert "fell" not in found.found[0].sentence
+
+
+def test_tokens_that_go_straight_to_v_did_not_leave_anything():
+    """E is .2 from V's eigenspace, one cluster beyond it: the distance falls to .2 and that is that."""
+    c, s = np.cos(0.2), np.sin(0.2)
+    R = np.array([[c, -s], [s, c]])
+    tokens = tkf.Tokens(on_circle(np.array([-1.0, -1.2, -0.8])))
+    _, found = run_of(R @ np.diag([2.0, 0.8]) @ R.T, V, 1000.0, tokens, 30, 61)
+    assert np.all(np.diff(found.distance) < 0) and found.minimum == pytest.approx(0.2, abs=1e-3)
+    assert names(found) == ["concentration", "terminal"]
+    assert "fell to 0.2 and did not grow again" in found.note
+
+
+def test_a_rotating_d_that_fills_the_plane_does_not_hide_the_end():
+    """d = 2 and D a rotation: E is everything, but the tokens go to e1 and rest there."""
+    weights = tkf.AttentionWeights(np.array([[0.3, 1.0], [-3.0, 0.5]]), np.diag([1.0, 0.3]))
+    start = tkf.initial.cap(12, np.array([0.6, 0.8]), 0.3, 1)
+    run = tkf.simulate(tkf.SoftmaxAttention(weights, 40.0), start, np.linspace(0, 40, 81))
+    assert np.all(np.abs(run.x[-1, :, 0]) > 1 - 1e-9)
+    found = tkf.phases(run, weights)
+    assert names(found) == ["terminal"] and found.get("terminal").rate == pytest.approx(0.7, rel=0.01)
+    assert "circulate" not in found.note and "nothing happened" not in found.note
+
+
+def test_tokens_at_rest_in_e_do_not_circulate():
+    """D turns the plane E, but V is the identity there: one cluster rests."""
+    c, s = np.cos(1.0), np.sin(1.0)
+    weights = tkf.AttentionWeights(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.diag([1.0, 1, 0.2]))
+    start = tkf.initial.cap(30, np.array([0.8, 0, 0.6]), 0.1, 1)
+    run = tkf.simulate(tkf.SoftmaxAttention(weights, 300.0), start, np.linspace(0, 30, 61))
+    assert np.max(np.abs(run.x[40] - run.x[60])) < 1e-4
+    assert "circulate" not in tkf.phases(run, weights).note
+
+
+def test_a_distance_that_rises_first_falls_from_its_top():
+    ts = np.linspace(0, 30, 121)
+    curve = np.minimum(0.2 * np.exp(ts), 1.4 * np.exp(-0.3 * np.maximum(ts - 2, 0)))
+    phase = tkf.phases(off_e2(ts, lambda t: curve), WORKED).get("concentration")
+    assert "fell from 1.4 to" in phase.sentence and "after a rise from 0.2" in phase.sentence
+    assert phase.rate == pytest.approx(0.3, rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_few_saved_times_of_a_falling_curve_are_concentration(count):
+    """It falls by more than a factor 2 from one saved time to the next."""
+    found = tkf.phases(off_e2(np.linspace(0, 20, count), lambda t: np.exp(-t / 4)), WORKED)
+    assert names(found) == ["concentration"] and "still falling" in found.note
+
+
+def test_a_curve_that_has_turned_does_not_fall():
+    ts = np.linspace(0, 10, 101)
+    found = tkf.phases(
+        off_e2(ts, lambda t: np.where(t < 9, np.exp(-t / 4), np.exp(-2.25 + (t - 9) / 25))), WORKED
+    )
+    assert "still falling" not in found.note and names(found) == ["concentration", "metastable"]
 
 
 def test_too_few_times_for_a_rate_are_said():

@@ -285,6 +285,16 @@ def test_light_tokens_are_not_lost():
     assert found.upper - found.lower < 1e-2 * found.value
 
 
+@pytest.mark.parametrize("p", [1, 2, 16])
+def test_a_token_of_no_weight_to_speak_of_is_not_lost(p):
+    """1e-18 at (−.8, −.6, 0), nowhere nearer than arccos(−.6) to the others; those agree."""
+    points = np.array([[1.0, 0, 0], [0, 1, 0], [np.cos(0.5), np.sin(0.5), 0]])
+    mu = tkf.Tokens(np.append(points, [[-0.8, -0.6, 0]], axis=0), [0.25, 0.5, 0.25, 1e-18])
+    found = tkf.wasserstein(mu, tkf.Tokens(points, [0.25, 0.5, 0.25]), p)
+    least = (1e-18 * np.arccos(-0.6) ** p) ** (1 / p)
+    assert found.lower <= least * (1 + 1e-9) and found.upper >= least
+
+
 @pytest.mark.parametrize("light", [1e-10, 1e-15, 2e-16])
 def test_light_tokens_do_not_widen_the_interval(light):
     rng = np.random.default_rng(0)

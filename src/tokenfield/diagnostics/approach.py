@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from tokenfield.density.result import DensityTrajectory
-from tokenfield.diagnostics.transport import limit_distance, wasserstein
+from tokenfield.diagnostics.transport import coupled_distance, limit_distance, wasserstein
 from tokenfield.theory.spectral import Limit, dominant, limit
 from tokenfield.tokens import Tokens
 from tokenfield.trajectory import Trajectory
@@ -35,7 +35,7 @@ class Approach(NamedTuple):
     `apart`: whether Π♯ρ0 lies outside of it. `stays`: whether V predicts that clusters of E stay where they
     are; `sees_itself`: whether one sees itself. `turns`: whether V turns a plane that holds Π♯ρ0.
     `kind`: of D. `missed`: mass of the tokens that began where P_E x = 0. `whole`: whether E and V's
-    eigenspace are both the whole space.
+    eigenspace are both the whole space. `moves`: whether tokens still moved between the last two times.
     """
 
     ts: np.ndarray
@@ -54,6 +54,7 @@ class Approach(NamedTuple):
     kind: str
     missed: float
     whole: bool
+    moves: bool
 
     @property
     def is_bound(self) -> bool:
@@ -90,6 +91,7 @@ def measure(run: Run, weights: AttentionWeights) -> Approach:
         kind=of_D.kind,
         missed=float(np.sum(np.asarray(start.weights)[of_D.exceptional(start)])),
         whole=of_D.kind != "algebraic" and of_D.dimension == of_V.dimension == len(end),
+        moves=_last_move(run) > 10 * _floor(run),
     )
 
 
@@ -126,6 +128,12 @@ def _is_eigenspace(V: np.ndarray, of_V: Limit, basis: np.ndarray) -> bool:
     """Whether V is its dominant eigenvalue, a real one, on a space."""
     off = V @ basis - np.real(of_V.eigenvalue) * basis
     return bool(np.linalg.norm(off, 2) <= FLOOR * max(np.linalg.norm(V, 2), np.finfo(float).tiny))
+
+
+def _last_move(run: Run) -> float:
+    """Root mean square angle by which the tokens moved between the last two times; 0 if nodes do not move."""
+    before, now = run.tokens(-2), run.tokens(-1)
+    return coupled_distance(before.x, now.x, now.weights) if before.n == now.n else 0.0
 
 
 def _floor(run: Run) -> float:

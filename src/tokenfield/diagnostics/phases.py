@@ -42,7 +42,7 @@ WHOLE = "the dominant eigenspaces of D and of V are the whole space: nothing to 
 ANGLE, STRAY = 0.1, 1e-3
 #: A curve within a factor 2 of its least value falls on if it is within `TURNED` of it now, and lost at least
 #: `FALLING` of its logarithm in the later half of that time (e^{−t} loses .35, 1/t .29, t^{−1/2} .24).
-TURNED, FALLING = 1.05, 0.1
+TURNED, FALLING = 1.001, 0.1
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _find(curves: Approach, trajectory: Run) -> tuple[tuple[Phase, ...], str]:
     """The phases and a note."""
     distance, last = curves.distance, len(curves.ts) - 1
     if np.max(distance) < curves.floor:
-        return (), f"nothing happened: the tokens began in {_place(curves)} and stayed there"
+        return _in_place(curves, trajectory)
     least = _first_valley(distance, curves.floor) if curves.turns else int(np.argmin(distance))
     before = float(np.max(distance[: least + 1]))
     if distance[least] > before / FACTOR and distance[0] > TOLERANCE:
@@ -166,17 +166,12 @@ def _find(curves: Approach, trajectory: Run) -> tuple[tuple[Phase, ...], str]:
     end = _settled(curves, enter if curves.apart else leave)
     found = [_concentration(curves, trajectory, enter)] if enter > 0 else []
     if curves.apart and end is not None and end <= leave:
-        found += [_metastable(curves, trajectory, enter, end)] if end > enter else []
-        words = (
-            f"the tokens went on from near {curves.target} to the dominant eigenspace of V, and ended there,"
-        )
-        found.append(_terminal(curves, trajectory, end))
-        return tuple(found), words + " before the distance had grown by a factor 2"
+        return _close_by(curves, trajectory, least, enter, end)
     if leave == last:
         return _until_the_end(curves, trajectory, enter, found)
     within = end == leave and np.max(distance[leave:]) > TOLERANCE  # from one place of E to another
     if curves.stays and not within:
-        return _swing(curves, trajectory, least, leave)
+        return _swing(curves, trajectory, least)
     if leave > 0:
         found.append(_metastable(curves, trajectory, enter, leave))
     if end is not None and end == leave:
@@ -199,8 +194,34 @@ def _find(curves: Approach, trajectory: Run) -> tuple[tuple[Phase, ...], str]:
     )
 
 
-def _place(curves: Approach) -> str:
-    return "E, where they circulate," if curves.target == "E" else f"the limit law {curves.target}"
+def _in_place(curves: Approach, trajectory: Run) -> tuple[tuple[Phase, ...], str]:
+    """A run that was where it should concentrate all the time: in Π♯ρ0, or in E if D rotates."""
+    end = _settled(curves, 0)
+    if end is not None and end > 0:
+        words = f"the tokens began in {curves.target}, and ended in the dominant eigenspace of V within it"
+        return (_terminal(curves, trajectory, end),), words
+    if curves.moves:
+        return (), f"the tokens began in {curves.target} and stayed in it, moving"
+    return (), f"nothing happened: the tokens began in {curves.target} and stayed there"
+
+
+def _close_by(
+    curves: Approach, trajectory: Run, least: int, enter: int, end: int
+) -> tuple[tuple[Phase, ...], str]:
+    """A run that came to V's eigenspace while its distance to Π♯ρ0 was within a factor 2 of the least."""
+    best, there = curves.distance[least], _terminal(curves, trajectory, end)
+    if np.max(curves.distance[least:]) <= RISEN * best:
+        found = (_concentration(curves, trajectory, end), there) if end > 0 else (there,)
+        return found, (
+            f"the tokens went to the dominant eigenspace of V; on the way {curves.what} fell to {best:.3g}"
+            " and did not grow again"
+        )
+    found = [_concentration(curves, trajectory, enter)] if enter > 0 else []
+    found += [_metastable(curves, trajectory, enter, end)] if end > enter else []
+    return (*found, there), (
+        f"the tokens came within {best:.3g} of {curves.target} and ended in the dominant eigenspace of V"
+        " before the distance had grown by a factor 2"
+    )
 
 
 def _until_the_end(
@@ -214,25 +235,27 @@ def _until_the_end(
         return (_concentration(curves, trajectory, last),), words + alike
     stay = _metastable(curves, trajectory, enter, last)
     far = float(np.max(distance[enter:]))
-    rest = "circulate in E" if curves.kind == "rotating" else f"stay within {far:.2g} of {curves.target}"
+    rest = f"stay within {far:.2g} of {curves.target}"
+    if curves.kind == "rotating" and curves.moves:
+        rest = "circulate in E"
     return (*found, stay), f"the tokens {rest} and had not left when the run ended{alike}"
 
 
 def _moved_within(curves: Approach) -> str:
     """What is said where tokens leave Π♯ρ0 for other places of V's eigenspace."""
-    circulate = ", where they circulate" if curves.turns else ": no escape from it"
+    circulate = ", where they circulate" if curves.turns and curves.moves else ": no escape from it"
     words = f"the tokens left {curves.target} within the dominant eigenspace of V{circulate}"
     if curves.is_bound:
         words += "; the distance is an upper bound, they may only have changed places"
     return words
 
 
-def _swing(curves: Approach, trajectory: Run, least: int, leave: int) -> tuple[tuple[Phase, ...], str]:
+def _swing(curves: Approach, trajectory: Run, least: int) -> tuple[tuple[Phase, ...], str]:
     """A distance that grows again where theory has no escape."""
     found = (_concentration(curves, trajectory, least),) if least > 0 else ()
     return found, (
-        f"{curves.what} swings: after t = {curves.ts[leave]:.4g} it grew again from"
-        f" {curves.distance[leave]:.3g} to {np.max(curves.distance[leave:]):.3g}{ALIKE}"
+        f"{curves.what} swings: after t = {curves.ts[least]:.4g} it grew again from"
+        f" {curves.distance[least]:.3g} to {np.max(curves.distance[least:]):.3g}{ALIKE}"
     )
 
 
@@ -267,6 +290,8 @@ def falling(ts: np.ndarray, distance: np.ndarray, enter: int) -> bool:
     """Whether a curve that is within a factor 2 of its least value from `enter` on falls to its end."""
     if distance[-1] > TURNED * np.min(distance):
         return False
+    if enter == len(ts) - 1:  # by more than a factor 2 since the time before
+        return True
     middle = np.exp(np.interp((ts[enter] + ts[-1]) / 2, ts, np.log(np.maximum(distance, FLOOR))))
     return bool(np.log(middle / max(distance[-1], FLOOR)) > FALLING)
 
@@ -305,12 +330,14 @@ def _no_rate(why: str) -> _Rate:
 
 
 def _concentration(curves: Approach, trajectory: Run, stop: int) -> Phase:
-    # the first quarter of the way, in the logarithm, still depends on ρ0
     logs = np.log(np.maximum(curves.distance[: stop + 1], curves.floor))
-    start = int(np.argmax(logs <= logs[0] + (logs[-1] - logs[0]) / 4))
+    top = int(np.argmax(logs))
+    # the first quarter of the way, in the logarithm, still depends on ρ0
+    start = top + int(np.argmax(logs[top:] <= logs[top] + (logs[-1] - logs[top]) / 4))
     if stop + 1 - start < FEWEST:
-        start = 0
-    words = f"{curves.what} fell from {curves.distance[0]:.3g} to {curves.distance[stop]:.3g}"
+        start = top
+    rose = f", after a rise from {curves.distance[0]:.3g}" if logs[top] > logs[0] + FALLING else ""
+    words = f"{curves.what} fell from {curves.distance[top]:.3g} to {curves.distance[stop]:.3g}{rose}"
     if curves.kind == "algebraic":
         rate = _no_rate("without an exponential rate: D is defective, and a token approaches like 1/t")
     else:
@@ -321,7 +348,7 @@ def _concentration(curves: Approach, trajectory: Run, stop: int) -> Phase:
 def _metastable(curves: Approach, trajectory: Run, start: int, stop: int) -> Phase:
     part = curves.distance[start : stop + 1]
     least = curves.ts[start + int(np.argmin(part))]
-    words = f"the distance stayed within a factor 2 of its least value {part.min():.3g} at t = {least:.4g}"
+    words = f"the distance stayed between {part.min():.3g}, at t = {least:.4g}, and {part.max():.3g}"
     if FACTOR * part.min() < curves.floor:
         words = f"the distance stayed below {curves.floor:.3g}"
     return _phase("metastable", curves, trajectory, (start, stop), words, _Rate(None, None, ""))

@@ -16,7 +16,7 @@ from tokenfield.errors import InputError
 #: Powers of the nilpotent part that are smaller than this, relative to those of its norm, are rounding.
 ROUNDED = 1e-12
 #: A token whose part in such a power is smaller than this, relative to the greatest, has none.
-NILPOTENT = 1e-6
+NILPOTENT = 1e-9
 #: N of eigenvalues that only lie apart is at most this many times their spread.
 APART = 3.0
 
@@ -29,7 +29,7 @@ class Chain(NamedTuple):
 
     `index`: m. `nilpotent` (k, k): N P, P the spectral projection; 0 if m = 1. `last` (k, k): N^{m−1}P up to
     a factor. `rank`: that of `last`, as far as rounding allows to say. `certain`: whether N^m is 0 to
-    rounding, and not only to the tolerance.
+    rounding, and N^{m−1} more than eigenvalues that differ would make it.
     """
 
     frequency: float
@@ -101,7 +101,9 @@ def _powers(N: np.ndarray, spread: float, tolerance: float) -> _Powers:
     while np.linalg.norm(power, 2) > small and m < len(N):
         last, power, m = power, power @ N / size, m + 1
     sizes = np.linalg.svd(last, compute_uv=False)
-    certain = m == len(N) or spread <= tolerance or float(np.linalg.norm(power, 2)) <= ROUNDED
+    # eigenvalues that really differ so much would make powers of that size
+    clear = sizes[0] > 10 * spread / size and float(np.linalg.norm(power, 2)) <= ROUNDED
+    certain = spread <= tolerance or clear
     return _Powers(m, last, int(np.sum(sizes > small * sizes[0])), certain)
 
 

@@ -234,13 +234,17 @@ def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
     schur: Any = linalg.schur
     # to first order a perturbation of size `noise` moves an eigenvalue by noise/|⟨left, right⟩|
     overlap = np.abs(np.sum(left.conj() * right, axis=0))
+    # (an overlap of 0 says nothing), and by (2‖M‖)^{1−1/d} noise^{1/d} at most (Elsner 1985)
     moved = noise / np.maximum(overlap, np.finfo(float).tiny)
+    moved = np.minimum(moved, 2 * noise ** (1 / len(M)))
     order = np.argsort(-values.real, kind="stable")
     values, moved = values[order], moved[order]
     unsure = np.minimum(moved, WORST)
     behind = values[0].real - values.real
     k = int(np.flatnonzero(behind <= np.maximum(tolerance, np.minimum(unsure, unsure[0])))[-1]) + 1
     doubt = float(np.max(moved[: k + 1]))
+    if k < len(M):  # what lies further away than the next eigenvalue may move further
+        doubt = max(doubt, float(np.max(unsure[k:] * behind[k] / behind[k:])))
     if k == len(M):
         T, Q = schur(M)
         empty = np.zeros((0, 0))
