@@ -164,9 +164,9 @@ def _find(curves: Approach, trajectory: Run) -> tuple[tuple[Phase, ...], str]:
         return _without_approach(curves, trajectory, least)
     enter, leave = _stretch(distance <= max(FACTOR * distance[least], curves.floor), least)
     end = _settled(curves, enter if curves.apart else leave)
-    found = [_concentration(curves, trajectory, enter)] if enter > 0 else []
     if curves.apart and end is not None and end <= leave:
         return _close_by(curves, trajectory, least, enter, end)
+    found = [_concentration(curves, trajectory, enter)] if enter > 0 else []
     if leave == last:
         return _until_the_end(curves, trajectory, enter, found)
     within = end == leave and np.max(distance[leave:]) > TOLERANCE  # from one place of E to another
