@@ -16,6 +16,7 @@ from urllib.parse import urlparse
 
 import pytest
 
+from tokenfield.lab.presets import PRESETS
 from tokenfield.trajectory import load
 
 ROOT = Path(__file__).parents[2]
@@ -122,8 +123,13 @@ class Visit:
         return name.locator("visible=true").first.locator(after)
 
     def choose(self, label, option):
+        same = self.box(label).input_value() == option
         self.box(label).click()
         self.page.get_by_role("option", name=option, exact=True).click()
+        if (
+            label == "phenomenon" and not same
+        ):  # its numbers come into the boxes, and not while one types there
+            self.shows("tokens", str(PRESETS[option].setup.n))
 
     def fill(self, label, value):
         self.box(label).fill(value)
@@ -150,6 +156,12 @@ class Visit:
         """The time shown above the curves."""
         text = self.page.locator("text=/^t = /").locator("visible=true").first.inner_text()
         return float(text.removeprefix("t = "))
+
+    def shows(self, label, value):
+        end = time.monotonic() + PATIENCE / 1000
+        while (found := self.box(label).input_value()) != value:
+            assert time.monotonic() < end, f"{label} = {found}"
+            self.page.wait_for_timeout(20)
 
     def wait_time(self, holds):
         end = time.monotonic() + PATIENCE / 1000
