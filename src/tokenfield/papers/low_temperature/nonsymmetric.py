@@ -13,7 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from tokenfield import figures, sphere
-from tokenfield.diagnostics.approach import angle_to
+from tokenfield.diagnostics.approach import rms_angle
 from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import wasserstein
 from tokenfield.papers.low_temperature import worked
@@ -112,7 +112,7 @@ def _exponential(ts: np.ndarray, curve: np.ndarray, rate: float) -> tuple[np.nda
 def _rotating(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
     where = limit(weights)
     ts = np.asarray(found.snapshot_ts)
-    to_E = found.measure(lambda tokens: float(np.sqrt(tokens.weights @ angle_to(tokens, where.basis) ** 2)))
+    to_E = found.measure(lambda tokens: rms_angle(tokens, where.basis))
     # the turn of every token within E, from t = 30 on; half a turn takes x to −x, so count by halves
     inside = found.x @ where.basis
     turn = np.unwrap(np.arctan2(inside[..., 1], inside[..., 0]), axis=0)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from tokenfield import figures
 from tokenfield import weights as ensembles
-from tokenfield.diagnostics.approach import angle_to
+from tokenfield.diagnostics.approach import rms_angle
 from tokenfield.diagnostics.rates import fit_rate
 from tokenfield.diagnostics.transport import limit_distance
 from tokenfield.papers import declared
@@ -201,7 +201,7 @@ def _ended(path: Path, s: float, found: Trajectory) -> Check:
     tokens, end = found.tokens(0), found.tokens(-1)
     name = f"s = {s:.2f}, {_name(path)}, {where.kind}"
     if where.kind == "rotating":
-        off = float(np.sqrt(end.weights @ angle_to(end, where.basis) ** 2))
+        off = rms_angle(end, where.basis)
         return at_most(f"{name}: rms angle to the circle in the end", off, 1e-3, ORBITS)
     return at_most(f"{name}: W2 to Π♯ρ0 in the end", limit_distance(where, tokens)(end), 1e-3, ORBITS)
 
