@@ -30,7 +30,7 @@ def rows() -> list[Row]:
     fields = {}
     for d in (3, 1000):
         model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(d), 5.0)
-        field = heights.spectral_field(heights.zonal_heads(model, np.eye(d)[0]), d, DEGREE)
+        field = heights.spectral_field(heights.zonal_model(model, np.eye(d)[0]), d, DEGREE)
         fields[str(d)] = _repeated(field, jnp.zeros(DEGREE + 1).at[0].set(1.0).at[1].set(0.1))
     times = race(fields, 3)
     ratio = times["1000"].best / times["3"].best

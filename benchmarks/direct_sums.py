@@ -17,7 +17,8 @@ import numpy as np
 
 import tokenfield as tkf
 from report import Row, Times, race
-from tokenfield.attention.direct import Direct
+from tokenfield.sums.base import Queries
+from tokenfield.sums.direct import Direct
 
 N, BETA, AGREE = 10_000, 10.0, 1e-10
 ROUNDS = {3: 9, 64: 5, 384: 3}
@@ -79,7 +80,7 @@ def _check(competitors: dict[str, Callable[[], object]]) -> None:
 def _tokenfield(x: np.ndarray, w: np.ndarray, symmetric: bool) -> Callable[[], object]:
     tokens = tkf.Tokens(x, w)
     sums, A = Direct(symmetric), BETA * jnp.eye(x.shape[1])
-    return lambda: jax.block_until_ready(sums.exponential(A, tokens.x, tokens).mean)
+    return lambda: jax.block_until_ready(sums.exponential(Queries(A, tokens.x), tokens).mean)
 
 
 def _numpy(x: np.ndarray, w: np.ndarray) -> Callable[[], object]:

@@ -13,10 +13,12 @@ import numpy as np
 
 import tokenfield as tkf
 from report import Row, peak, race
-from tokenfield.attention.auto import Switchboard
-from tokenfield.attention.circle import Circle
-from tokenfield.attention.direct import DIRECT
-from tokenfield.attention.harmonic import Harmonic
+from tokenfield.sums.base import Queries
+from tokenfield.sums.circle import CircleSums
+from tokenfield.sums.direct import DIRECT
+from tokenfield.sums.harmonic import HarmonicSums
+from tokenfield.sums.policy import SummationPolicy
+from tokenfield.sums.profile import EXPONENTIAL, Scored
 
 TOPIC = "fast sums"
 N, SUBSET = 10**6, 2000
@@ -26,15 +28,15 @@ CASES = (
     ("d = 3, β = 100, B = I", 3, 100.0, np.eye(3), 1e-8, 1000),
     ("d = 3, β = 100, B = diag(.5, 2, 1)", 3, 100.0, np.diag([0.5, 2.0, 1.0]), 1e-8, 600),
 )
-_sums = jax.jit(lambda sums, A, x, tokens: sums.exponential(A, x, tokens))
+_sums = jax.jit(lambda sums, A, x, tokens: sums.exponential(Queries(A, x), tokens))
 
 
 def rows() -> list[Row]:
     return [row for case in CASES for row in _against_direct(*case)] + _growth() + _small() + [_memory()]
 
 
-def _plan(d: int, A: np.ndarray, tolerance: float) -> Circle | Harmonic:
-    return (Circle if d == 2 else Harmonic).plan(A[None], tolerance)
+def _plan(d: int, A: np.ndarray, tolerance: float) -> CircleSums | HarmonicSums:
+    return (CircleSums if d == 2 else HarmonicSums).plan(Scored(EXPONENTIAL, A[None]), tolerance)
 
 
 def _against_direct(
@@ -53,10 +55,15 @@ def _against_direct(
     off = float(jnp.abs(fast.mean[:: N // SUBSET] - exact.mean).max())
     ratio = times["direct"].best * N / len(some) / times["fast"].best
     return [
-        Row(TOPIC, f"{name}, n = 10⁶: speed against direct", f"{ratio:.0f} × ({times['fast'].best:.2f} s)",
-            f"≥ {need} ×", ratio >= need),
+        Row(
+            TOPIC,
+            f"{name}, n = 10⁶: speed against direct",
+            f"{ratio:.0f} × ({times['fast'].best:.2f} s)",
+            f"≥ {need} ×",
+            ratio >= need,
+        ),
         Row(TOPIC, f"{name}: error", f"{off:.1e}", f"≤ {tolerance:g}", off <= tolerance),
-    ]  # fmt: skip
+    ]
 
 
 def _growth() -> list[Row]:
@@ -80,7 +87,7 @@ def _small() -> list[Row]:
     found = []
     for _, d, beta, B, tolerance, _ in CASES:
         tokens, A = tkf.initial.uniform(1000, d, 0), jnp.asarray(beta * B)
-        auto = Switchboard("auto", beta * B[None], tokens, tolerance).sums
+        auto = SummationPolicy("auto", Scored(EXPONENTIAL, beta * B[None]), tokens, tolerance).sums
         calls = {
             name: lambda s=s: jax.block_until_ready(_sums(s, A, tokens.x, tokens))  # noqa: B023
             for name, s in (("auto", auto), ("direct", DIRECT))

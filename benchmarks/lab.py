@@ -23,8 +23,14 @@ from playwright.sync_api import Page, sync_playwright
 
 from tokenfield.lab.app import Lab
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-             "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # fmt: skip
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+]
 #: Counts the pictures that the browser draws: it clears the canvas before each. (A loop of animation frames
 #: would make it draw sixty times a second for nothing.)
 COUNT = """window.drawn = 0;
@@ -138,8 +144,8 @@ class Watched:
         self.tab.start()
         self.lab.run(self.tab.open.is_set)
         preset = "the same on the circle" if d == 2 else "concentration, then escape"
-        for wish in (("preset", preset), ("n", tokens)):
-            self.lab.wishes.put(wish)
+        for event in (("preset", preset), ("n", tokens)):
+            self.lab.events.put(event)
 
     def rates(self, seconds: float) -> Rates:
         """Once the first steps are compiled."""
@@ -181,9 +187,11 @@ def main() -> None:
     options = parser.parse_args()
     n = options.tokens
     print(f"8,000 tokens shown; {os.cpu_count()} cores, load before: {os.getloadavg()[0]:.1f}")
-    print("| tokens | d | pictures sent / s | received by the page / s | pictures drawn / s | t / s "
-          "| cores busy: workers | lab | browser "
-          "| change of β seen after (s): median, worst |")  # fmt: skip
+    print(
+        "| tokens | d | pictures sent / s | received by the page / s | pictures drawn / s | t / s "
+        "| cores busy: workers | lab | browser "
+        "| change of β seen after (s): median, worst |"
+    )
     print("|" + 10 * "---|")
     for tokens, d in ((n, 2), (n, 3), (10 * n, 3)):
         watched = Watched(d, tokens)

@@ -14,7 +14,7 @@ import numpy as np
 import tokenfield as tkf
 from report import Row
 from tokenfield.papers.clustering import phase_diagram, staircase
-from tokenfield.sweep import pairs
+from tokenfield.sweeps import pairs
 
 SYSTEMS, BETAS = 2048, np.linspace(0.1, 9, 90)
 SAVES = round(phase_diagram.LAST / (phase_diagram.STRIDE * phase_diagram.STEP))

@@ -16,13 +16,25 @@ import fast_sums
 import long_times
 import memory
 import phase_diagram
+import random_layers
 import scaling
 import sweep
 import transport
 from report import HEADER, Row, machine
 
-TOPICS = (direct_sums, fast_sums, scaling, memory, long_times, transport, density, density_sphere,
-          phase_diagram, sweep)  # fmt: skip
+TOPICS = (
+    direct_sums,
+    fast_sums,
+    scaling,
+    memory,
+    long_times,
+    transport,
+    density,
+    density_sphere,
+    phase_diagram,
+    random_layers,
+    sweep,
+)
 RESULTS = Path(__file__).parent / "results.md"
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 import tokenfield as tkf
 from report import Row, race
-from tokenfield.attention.direct import DIRECT
+from tokenfield.sums.base import Queries
+from tokenfield.sums.direct import DIRECT
 
 LARGE, SMALL = (2_000, 4_000, 8_000, 16_000), (100, 1_000)
-_means = jax.jit(lambda tokens: DIRECT.exponential(10.0 * jnp.eye(tokens.d), tokens.x, tokens).mean)
+_means = jax.jit(lambda tokens: DIRECT.exponential(Queries(10.0 * jnp.eye(tokens.d), tokens.x), tokens).mean)
 
 
 def rows() -> list[Row]:

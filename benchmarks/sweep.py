@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tokenfield as tkf
 from report import Row
-from tokenfield.sweep.cells import Cells
+from tokenfield.sweeps.cells import CellStore
 
 TINY, LIMIT_MS = 10_000, 3.0
 LARGE, LEAST_SPEEDUP = 160, 1.7
@@ -35,8 +35,8 @@ def _swept(grid: dict, workers: int) -> tuple[float, float]:
         data = tkf.sweep(grid, workers, store=Path(place) / "sweep")
         wall = time.perf_counter() - start
         assert (data.state == 1).all()
-        cells = Cells(Path(place) / "sweep")
-        return wall, sum(cells.read(str(id)).outcome.seconds for id in data.cell.values.ravel())
+        cells = CellStore(Path(place) / "sweep")
+        return wall, sum(cells.read(str(id)).result.seconds for id in data.cell.values.ravel())
 
 
 def _overhead() -> Row:

@@ -14,7 +14,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import tokenfield as tkf
-from tokenfield import cli, config, figures
+from tokenfield import cli, figures
+from tokenfield.config import reading as config
 from tokenfield.papers import catalogue, recipe
 
 CONFIG = """

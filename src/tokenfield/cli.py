@@ -1,33 +1,54 @@
 """The command line: reads settings, calls the library, prints what came out. No mathematics here."""
 
 import contextlib
-import json
+import signal
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import lazy_loader
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tokenfield import config, figures, store
 from tokenfield.errors import InputError, RunError
-from tokenfield.papers import catalogue, recipe
-from tokenfield.papers.low_temperature import demo as headline
-from tokenfield.simulate import simulate as run_simulation
-from tokenfield.sweep import grid as sweeps
-from tokenfield.sweep.cells import PROGRESS, in_use, is_sweep
-from tokenfield.sweep.dataset import export, exportable, failures, open_sweep, summary
-from tokenfield.sweep.drive import sweep as run_sweep
-from tokenfield.sweep.estimate import estimate
-from tokenfield.sweep.repeat import rerun as rerun_cell
-from tokenfield.trajectory import FIXED, Trajectory
+from tokenfield.registry import import_modules
+
+if TYPE_CHECKING:
+    from tokenfield import figures
+    from tokenfield.config import reading as config
+    from tokenfield.papers import catalogue, recipe
+    from tokenfield.papers.low_temperature import demo as headline
+    from tokenfield.runs import checkpoint, contents, files, lock, manifest, seal, store, trajectory
+    from tokenfield.runs import simulate as runs
+    from tokenfield.sweeps import dataset, directory, drive, estimate, repeat
+    from tokenfield.sweeps import grid as sweeps
+else:  # each is imported when a command needs it
+    figures, config, catalogue, recipe, headline, runs = (
+        lazy_loader.load(f"tokenfield.{name}", suppress_warning=True)
+        for name in (
+            "figures",
+            "config.reading",
+            "papers.catalogue",
+            "papers.recipe",
+            "papers.low_temperature.demo",
+            "runs.simulate",
+        )
+    )
+    checkpoint, contents, files, lock, manifest, seal, store, trajectory = (
+        lazy_loader.load(f"tokenfield.runs.{name}", suppress_warning=True)
+        for name in ("checkpoint", "contents", "files", "lock", "manifest", "seal", "store", "trajectory")
+    )
+    dataset, directory, drive, estimate, repeat, sweeps = (
+        lazy_loader.load(f"tokenfield.sweeps.{name}", suppress_warning=True)
+        for name in ("dataset", "directory", "drive", "estimate", "repeat", "grid")
+    )
 
 app = typer.Typer(
-    help="Tokens of deep transformers as particles on the sphere: simulate them, measure them, look at them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,6 +56,34 @@ app = typer.Typer(
 console = Console()
 #: Rows of a list of cells that are shown.
 SHOWN = 20
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(metadata.version("tokenfield"), highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module of yours that registers laws, models, measures or presets; from this"
+            " directory or wherever Python looks. May be given several times.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """Tokens of deep transformers as particles on the sphere: simulate them, measure them, look at them."""
+    if modules:
+        sys.path.insert(0, str(Path.cwd()))
+        import_modules(modules)
 
 
 @app.command()
@@ -87,7 +136,7 @@ def reproduce(
     _complain([check for outcome in outcomes for check in outcome.checks])
 
 
-def _reproduce(chosen: recipe.Recipe, out: Path, quick: bool, quiet: bool) -> recipe.Outcome:
+def _reproduce(chosen: "recipe.Recipe", out: Path, quick: bool, quiet: bool) -> "recipe.Reproduction":
     with _progress(chosen.name, quiet) as progress:
         outcome = recipe.reproduce(chosen, out, quick, progress)
     console.print(_checks(chosen.name, outcome.checks))
@@ -95,7 +144,7 @@ def _reproduce(chosen: recipe.Recipe, out: Path, quick: bool, quiet: bool) -> re
     return outcome
 
 
-def _checks(title: str, checks: Sequence[recipe.Check]) -> Table:
+def _checks(title: str, checks: Sequence["recipe.Check"]) -> Table:
     table = Table("quantity", "measured", "predicted", "agrees", title=title)
     for check in checks:
         agrees = "yes" if check.passed else "[bold red]no"
@@ -103,14 +152,14 @@ def _checks(title: str, checks: Sequence[recipe.Check]) -> Table:
     return table
 
 
-def _complain(checks: Sequence[recipe.Check]) -> None:
+def _complain(checks: Sequence["recipe.Check"]) -> None:
     failed = sum(not check.passed for check in checks)
     if failed:
         raise RunError(f"{failed} of {len(checks)} checks do not agree with the theory")
 
 
 @contextlib.contextmanager
-def _progress(title: str, quiet: bool) -> Iterator[recipe.Progress]:
+def _progress(title: str, quiet: bool) -> Iterator["recipe.Progress"]:
     """A bar that a recipe can move."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bar:
@@ -131,12 +180,13 @@ def simulate(
     """Do the run that a TOML file describes and store it.
 
     Snapshots are written while the run goes on. If it is killed, everything finished is kept, and the
-    same command with --resume continues it to the same result.
+    same command with --resume continues it to the same result, to the bit if the number of threads is the
+    same; if it is not, the status says what that means.
     """
     arguments = config.read(settings).arguments()
     film = figure is not None and figures.is_film(figure)
     target = out or Path("out") / settings.stem
-    trajectory = run_simulation(**arguments, store=target, resume=resume, progress=not quiet, strict=False)
+    trajectory = runs.simulate(**arguments, store=target, resume=resume, progress=not quiet, strict=False)
     console.print(_summary(trajectory, target))
     if figure is not None and len(trajectory.x):
         figures.save(figures.animation(trajectory) if film else figures.small_multiples(trajectory), figure)
@@ -171,15 +221,19 @@ def sweep(
     if scheduler is not None and workers is not None:
         raise InputError(f"`--workers` must not be given beside `--scheduler`, but was {workers}")
     target = out or Path("out") / (grid.store or file.stem)
-    done = run_sweep(
-        grid, workers if scheduler is None else scheduler, store=target, retry_failed=retry_failed,
-        progress=not quiet, say=lambda sentence: console.print(sentence, highlight=False, soft_wrap=True),
-    )  # fmt: skip
+    done = drive.sweep(
+        grid,
+        workers if scheduler is None else scheduler,
+        store=target,
+        retry_failed=retry_failed,
+        progress=not quiet,
+        say=lambda sentence: console.print(sentence, highlight=False, soft_wrap=True),
+    )
     console.print(f"{done.state.size} cells in {target}", highlight=False, soft_wrap=True)
     doubtful = int((done.resolved == 0).sum()) if "resolved" in done else 0
     if doubtful:
         console.print(f"under-resolved: {doubtful} of them; `status` says from when on", highlight=False)
-    failed = failures(done)
+    failed = dataset.failures(done)
     if failed:
         raise RunError(
             f"{len(failed)} of {done.state.size} cells failed, the first because: {failed[0]}"
@@ -187,7 +241,7 @@ def sweep(
         )
 
 
-def _dry_run(grid: sweeps.Grid, quiet: bool) -> None:
+def _dry_run(grid: "sweeps.Grid", quiet: bool) -> None:
     table = Table("", "cell", "settings", title=f"{len(grid.cells)} cells in {len(grid.batches)} tasks")
     shown = list(enumerate(grid.cells))
     for k, cell in shown if len(shown) <= SHOWN else shown[: SHOWN - 3]:
@@ -197,7 +251,7 @@ def _dry_run(grid: sweeps.Grid, quiet: bool) -> None:
         table.add_row(str(shown[-1][0]), shown[-1][1].id[:12], grid.label(shown[-1][1]))
     console.print(table)
     with _progress("dry run", quiet) as progress:
-        cost = estimate(grid, progress)
+        cost = estimate.estimate(grid, progress)
     console.print(cost.sentence, highlight=False, soft_wrap=True)
 
 
@@ -208,11 +262,11 @@ def collect(
 ) -> None:
     """Gather the cells of a sweep into one labelled dataset, and write it for other programs."""
     if to is not None:
-        exportable(to)
-    dataset = open_sweep(path)
-    console.print(str(dataset.drop_attrs()), highlight=False, markup=False)
+        dataset.exportable(to)
+    found = dataset.open_sweep(path)
+    console.print(str(found.drop_attrs()), highlight=False, markup=False)
     if to is not None:
-        console.print(f"written: {export(dataset, to)}", highlight=False, soft_wrap=True)
+        console.print(f"written: {dataset.export(found, to)}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -221,7 +275,7 @@ def rerun(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="Its number, or the beginning of its hash.")],
 ) -> None:
     """Compute one cell of a sweep once more and compare it with what is stored."""
-    found = rerun_cell(path, cell)
+    found = repeat.rerun(path, cell)
     console.print(found.sentence, highlight=False, soft_wrap=True)
     if not found.identical:
         raise RunError("the cell did not come out the same")
@@ -241,14 +295,16 @@ def lab(
 ) -> None:
     """Watch tokens concentrate, stay and leave, live in a browser: change anything, scrub, save.
 
-    Everything is served by this machine, and to this machine only unless --host says otherwise. Ctrl-C ends.
+    Everything is served by this machine, and to this machine only unless --host says otherwise; the page
+    opens only at the address that is printed, with its token. Ctrl-C ends.
     """
     from tokenfield.lab import app as live  # viser takes a second to import
+    from tokenfield.lab import guard
 
-    if not live.is_loopback(host):
+    if not guard.is_loopback(host):
         console.print(
-            f"[bold yellow]warning:[/] {host} is not a loopback address: whoever can reach this port can use"
-            " the lab, open runs and write files here",
+            f"[bold yellow]warning:[/] {host} is not a loopback address: whoever can reach this port and"
+            " learns the address below (it is not encrypted on its way) can open runs and write files here",
             soft_wrap=True,
         )
 
@@ -257,47 +313,76 @@ def lab(
         if browser:
             webbrowser.open(url)
 
-    live.serve(path, host, port, out, ready)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is how the lab is ended
+    live.serve(
+        path, host, port, out, ready, lambda sentence: console.print(sentence, highlight=False, markup=False)
+    )
 
 
 @app.command()
-def info(path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run, or a sweep.")]) -> None:
+def info(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A stored run, or a sweep.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and compare it with its hash.")
+    ] = False,
+) -> None:
     """Say what a stored run or sweep is, how far it got, what it cost, and what made it."""
-    if is_sweep(path):
-        _sweep_info(path)
+    path = files.as_path(path, "path")
+    if directory.is_sweep(path):
+        _sweep_info(path, verify)
         return
-    manifest = store.read_manifest(path)
-    store.check_data(path, manifest["written"], FIXED)
+    facts = manifest.read_manifest(path)
+    held = contents.contents_of(facts)
+    contents.check_data(path, held)
     table = Table("", "", title=str(path), show_header=False)
-    status = manifest.get("status", "interrupted or still running; --resume goes on")
+    status = facts.get("status", "interrupted or still running; --resume goes on")
     table.add_row("status", status)
-    table.add_row("times reached", f"{manifest['reached']} of {_asked(manifest)}")
-    for name, count in manifest["written"].items():
+    table.add_row("times reached", f"{facts['reached']} of {_asked(facts)}")
+    for name, count in facts["written"].items():
         table.add_row(f"records of {name}", str(count))
     for section in ("model", "solver", "tokens", "merge_angle"):
-        table.add_row(section, _short(manifest["inputs"].get(section)))
-    for name, value in manifest.get("stats", {}).items():
+        table.add_row(section, _short(facts["inputs"].get(section)))
+    for name, value in facts.get("stats", {}).items():
         table.add_row(name, _short(value))
-    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
+    table.add_row("threads", "; then ".join(map(_short, facts.get("threads", []))))
+    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in facts["versions"].items()))
+    if verify:
+        table.add_row("verified", _verified(path, facts, held))
     console.print(table)
 
 
-def _sweep_info(path: Path) -> None:
-    facts = summary(path)
+def _verified(path: Path, facts: dict[str, Any], held: "contents.Contents") -> str:
+    """Every file of a stored run compared with its hash; the first that differs is refused."""
+    if held.chunks is None:
+        raise InputError(f"`path` must be a store with hashes to be verified, but {path} is one of 0.1")
+    count = contents.verify(path, held)
+    checkpoint.read_checkpoint(path, seal.data_hash(facts["inputs"]))
+    return f"all {count} chunks are as they were written"
+
+
+def _sweep_info(path: Path, verify: bool) -> None:
+    facts = dataset.summary(path)
+    if verify:
+        dataset.verify(path)
     table = Table("", "", title=str(path), show_header=False)
     table.add_row("axes", ", ".join(f"{name} ({count})" for name, count in facts["axes"].items()))
     for name in ("declared", "done", "failed", "missing"):
         table.add_row(f"cells {name}", str(facts[name]))
-    if in_use(path):
-        told = json.loads((path / PROGRESS).read_text()) if (path / PROGRESS).exists() else {}
+    if lock.is_locked(path):
+        told = directory.read_progress(path)
         left = told.get("seconds_left")
-        table.add_row("running now", f"{told.get('running', '?')} at {told.get('cells_per_second', 0):.3g}/s,"
-                      f" {'?' if left is None else f'{left:.3g}'} s left")  # fmt: skip
+        table.add_row(
+            "running now",
+            f"{told.get('running', '?')} at {told.get('cells_per_second', 0):.3g}/s,"
+            f" {'?' if left is None else f'{left:.3g}'} s left",
+        )
         table.add_row("dashboard", str(told.get("dashboard", "")))
     else:
         table.add_row("running now", "no")
     for id, label, sentence in facts["failures"][:SHOWN]:
         table.add_row(f"failed {id[:12]}", f"{label}: {sentence}")
+    if verify:
+        table.add_row("verified", f"all {facts['done'] + facts['failed']} cells are as they were written")
     table.add_row("host", _short(facts["host"]))
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in facts["versions"].items()))
     console.print(table)
@@ -313,7 +398,7 @@ def _asked(manifest: dict[str, Any]) -> int:
     return manifest["reached"]
 
 
-def _summary(trajectory: Trajectory, path: Path) -> Table:
+def _summary(trajectory: "trajectory.Trajectory", path: Path) -> Table:
     table = Table("", "", title="run", show_header=False)
     table.add_row("status", trajectory.status)
     for name, value in trajectory.stats.items():
@@ -336,15 +421,27 @@ def _short(value: Any) -> str:
 
 
 def main() -> None:
-    """Entry point: every expected trouble is one sentence on standard error and exit code 1 or 2."""
+    """Entry point: every expected trouble is one sentence on standard error and exit code 1, 2 or 130."""
+    interrupted: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         app()
-    except InputError as error:
-        _fail(error, 2)
-    except RunError as error:
-        _fail(error, 1)
+    except BaseException as error:
+        # whatever became of the interrupt on its way up, as inside an import
+        if interrupted or isinstance(error, KeyboardInterrupt):
+            _fail("interrupted; what was finished is kept, and what is stored can be gone on with", 130)
+        if isinstance(error, InputError | RunError):
+            _fail(error, 2 if isinstance(error, InputError) else 1)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _fail(error: Exception, code: int) -> None:
-    sys.stderr.write(f"tokenfield: {error}\n")
+def _fail(sentence: object, code: int) -> None:
+    sys.stderr.write(f"tokenfield: {sentence}\n")
     sys.exit(code)

@@ -8,11 +8,11 @@ from scipy import special
 
 import tokenfield as tkf
 from tokenfield import density
-from tokenfield.attention.auto import Switchboard
-from tokenfield.attention.direct import DIRECT
 from tokenfield.density.divergence import velocity_and_divergence
 from tokenfield.density.panels import even_panels, to_divide
 from tokenfield.papers.low_temperature import worked
+from tokenfield.sums.choice import policy_for
+from tokenfield.sums.direct import DIRECT
 
 
 def identity(d, beta, kind=tkf.SoftmaxAttention):
@@ -37,9 +37,11 @@ def test_panels_integrate_polynomials(d):
         exact = 0.0
         if np.all(p % 2 == 0):
             exact = np.exp(
-                special.gammaln((p + 1) / 2).sum() - special.gammaln((p.sum() + d) / 2)
-                + special.gammaln(d / 2) - d * special.gammaln(0.5)
-            )  # fmt: skip
+                special.gammaln((p + 1) / 2).sum()
+                - special.gammaln((p.sum() + d) / 2)
+                + special.gammaln(d / 2)
+                - d * special.gammaln(0.5)
+            )
         assert w @ np.prod(x**p, axis=1) == pytest.approx(exact, abs=1e-9)
 
 
@@ -59,7 +61,9 @@ def test_tails_find_the_panel_with_the_step():
 def test_divergence_is_its_formula(kind):
     """tr(Da) − xᵀDa x − (d−1)⟨x,a⟩ with Da = V C Aᵀ from second moments, two heads, by loops."""
     d, beta = 4, 1.5
-    weights = tkf.AttentionWeights(tkf.weights.gaussian(d, 1, heads=2), tkf.weights.gaussian(d, 2, heads=2))
+    weights = tkf.AttentionWeights(
+        tkf.ensembles.gaussian(d, 1, heads=2), tkf.ensembles.gaussian(d, 2, heads=2)
+    )
     tokens = tkf.Tokens(tkf.initial.uniform(11, d, 0).x, np.random.default_rng(0).dirichlet(np.ones(11)))
     model = kind(weights, beta)
     v, found = jax.jit(lambda x: velocity_and_divergence(model, x, tokens))(tokens.x)
@@ -81,11 +85,11 @@ def test_divergence_is_its_formula(kind):
 
 @pytest.mark.parametrize("d", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_divergence_rides_on_the_fast_sums(d):
-    weights = tkf.AttentionWeights(np.diag([1.0, 2.0, 1.5][:d]), tkf.weights.gaussian(d, 2))
+    weights = tkf.AttentionWeights(np.diag([1.0, 2.0, 1.5][:d]), tkf.ensembles.gaussian(d, 2))
     model = tkf.SoftmaxAttention(weights, 10.0)
     tokens = tkf.initial.uniform(500, d, 0)
     summation = {2: "circle", 3: "harmonic"}[d]
-    fast = Switchboard(summation, np.asarray(model.exponents), tokens, 1e-10).sums
+    fast = policy_for(model, tokens, summation, 1e-10).sums
     at = jax.jit(lambda sums: velocity_and_divergence(model, tokens.x, tokens, sums)[1])
     np.testing.assert_allclose(at(fast), at(DIRECT), atol=1e-9)
 
@@ -218,7 +222,11 @@ def test_runs_that_cannot_be_resolved_say_so():
             np.ones_like,
             "`domain` must not be characteristics for a model",
         ),
-        (lambda: identity(2, np.inf), np.ones_like, "`model` must have a smooth velocity"),
+        (
+            lambda: identity(2, np.inf),
+            np.ones_like,
+            "`model` must have a smooth velocity, not a hardmax for a density",
+        ),
         (lambda: identity(2, 1.0), 3.0, "`rho0` must be a function of points"),
         (lambda: identity(2, 1.0), lambda x: x[:, 0], "`rho0` must be finite, at least 0"),
     ],

@@ -10,7 +10,6 @@ from tests.marks import mostly_slow
 from tokenfield import density
 from tokenfield.density.grid import HarmonicGrid, times_coordinates
 from tokenfield.density.sphere import _Field
-from tokenfield.models import Noisy
 
 #: One degree for all quick runs: they share a compiled program.
 DEGREE = 20
@@ -57,7 +56,7 @@ def test_divergence_of_gradients_and_rotations():
     """F = ∇f + a × x: div F = Δf, with f = ⟨x, S x⟩, Δf = 2 tr S − 6 f."""
     grid, a = HarmonicGrid.plan(8), np.array([0.3, -1.0, 2.0])
     x = np.asarray(grid.points)
-    S = np.asarray(tkf.weights.goe(3, 0))
+    S = np.asarray(tkf.ensembles.goe(3, 0))
     Sx = np.einsum("ij,jrp->irp", S, x)
     f = np.sum(x * Sx, axis=0)
     field = 2 * (Sx - f * x) + np.cross(a, x, axis=0)
@@ -69,14 +68,16 @@ def test_divergence_of_gradients_and_rotations():
 
 
 HEADS = {
-    "opposed": tkf.SoftmaxAttention(tkf.AttentionWeights(-1.5 * np.eye(3), tkf.weights.gaussian(3, 2)), 2.0),
+    "opposed": tkf.SoftmaxAttention(
+        tkf.AttentionWeights(-1.5 * np.eye(3), tkf.ensembles.gaussian(3, 2)), 2.0
+    ),
     "general": tkf.SoftmaxAttention(
-        tkf.AttentionWeights(tkf.weights.gaussian(3, 1), tkf.weights.gaussian(3, 2)), 2.0
+        tkf.AttentionWeights(tkf.ensembles.gaussian(3, 1), tkf.ensembles.gaussian(3, 2)), 2.0
     ),
     "unnormalised": tkf.UnnormalisedAttention(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.eye(3)), 1.0),
     "interaction": tkf.InteractionFlow(lambda s: s**3 + s, -0.7 * np.eye(3)),
     "interaction-A": tkf.InteractionFlow(lambda s: s**3 + s, np.diag([1.0, 0.5, -0.3])),
-    "zero": tkf.ZeroTemperature(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), tkf.weights.gaussian(3, 2))),
+    "zero": tkf.ZeroTemperature(tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), tkf.ensembles.gaussian(3, 2))),
 }
 
 
@@ -91,9 +92,9 @@ def test_every_head_reads_what_tokens_read(name):
     moments = moments / (moments[0, 0].real * np.sqrt(4 * np.pi))
     law = grid.values(moments[None])[0]
     every = jnp.concatenate([moments[None], times_coordinates(moments)])
-    found = sum(head(grid, every, law) for head in field.heads)
+    found = sum(f * part(grid, every, law) for part, f in zip(field.readings, field.factors, strict=True))
     some = slice(None, None, 53)
-    exact = model.attention(jnp.asarray(x[some]), tkf.initial.sphere_density(tilted, 5000))
+    exact = model.output(jnp.asarray(x[some]), tkf.initial.sphere_density(tilted, 5000))
     np.testing.assert_allclose(found.reshape(3, -1).T[some], exact, atol=1e-9)
 
 
@@ -126,7 +127,7 @@ def test_harmonics_grow_at_their_rates(kappa):
     """Softmax, β = 5, degree 3: theory §3.4, less the decay l(l+1)/κ by noise."""
     rate = tkf.theory.growth_rate(3, 5.0, 3, "softmax") - 12 / kappa
     model = identity(5.0) + tkf.Noise(kappa)
-    assert isinstance(model, Noisy) == (kappa < np.inf)
+    assert model.noisy == (kappa < np.inf)
     harmonic = lambda x: special.legendre(3)(x[:, 0])  # noqa: E731
     domain = density.Sphere(DEGREE, tolerance=1e-11)
     run = density.solve(model, lambda x: 1 + 1e-4 * harmonic(x), [0, 1.0], domain)
@@ -169,7 +170,10 @@ def test_all_growth_rates(flow, degree):
     ("make", "sentence"),
     [
         (lambda: density.Sphere(2), "`degree` must be a whole number, at least 4"),
-        (lambda: density.solve(identity(np.inf), tilted, [0, 1.0], "sphere"), "`model` must be softmax or"),
+        (
+            lambda: density.solve(identity(np.inf), tilted, [0, 1.0], "sphere"),
+            "`model` must have a smooth velocity",
+        ),
         (
             lambda: density.solve(
                 tkf.ZeroTemperature(tkf.AttentionWeights.identity(2)), tilted, [0, 1.0], "sphere"

@@ -9,7 +9,7 @@ import tokenfield as tkf
 from tests.marks import mostly_slow
 from tokenfield import density
 from tokenfield.density import heights, stationary
-from tokenfield.density.gegenbauer import gauss, harmonics
+from tokenfield.geometry.gegenbauer import gauss, harmonics
 
 AXIS = np.array([1.0, 2.0, 2.0]) / 3
 LINE = np.outer(AXIS, AXIS)
@@ -69,11 +69,11 @@ def test_funk_hecke(d):
     """For B = I the mass a height reads is Σ λ_l c_l p_l, λ_l in closed form (theory §3.4)."""
     beta = 5.0
     field = heights.spectral_field(
-        heights.zonal_heads(identity(d, beta, tkf.SoftmaxAttention), np.eye(d)[0]), d, 24
+        heights.zonal_model(identity(d, beta, tkf.SoftmaxAttention), np.eye(d)[0]), d, 24
     )
     degree = np.arange(25)
     eigen = special.gamma(d / 2) * (2 / beta) ** (d / 2 - 1) * special.ive(degree + d / 2 - 1, beta)
-    np.testing.assert_allclose(field.weight[0], eigen * np.asarray(field.density), atol=1e-13)
+    np.testing.assert_allclose(field.reading[0].weight[0], eigen * np.asarray(field.density), atol=1e-13)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -87,12 +87,10 @@ def test_velocities_are_those_of_tokens(name):
     across = np.cos(phi)[:, None] * (x - np.outer(x @ AXIS, AXIS)) / np.sin(phi)[:, None] - np.outer(
         np.sin(phi), AXIS
     )
-    heads = heights.zonal_heads(model, AXIS)
+    zonal = heights.zonal_model(model, AXIS)
     t, w = gauss(3, 60)
     masses = w * profile(t) / (w @ profile(t))
-    u = heights.Between.of(heads, 3).velocity(
-        jnp.asarray(phi), jnp.asarray(np.arccos(t)), jnp.asarray(masses)
-    )
+    u = zonal.velocity(jnp.asarray(phi), jnp.asarray(np.arccos(t)), jnp.asarray(masses))
     np.testing.assert_allclose(u, np.sum(v * across, axis=1), atol=1e-9)
 
 
@@ -101,7 +99,7 @@ def test_growth_about_the_uniform_law(d):
     """Theory §3.4 in every dimension; d = 3, β = 5, l = 3: 9.97809 / .672349."""
     for flow, kind in (("softmax", tkf.SoftmaxAttention), ("unnormalised", tkf.UnnormalisedAttention)):
         for beta, degree in ((5.0, 3), (1.0, 1)):
-            field = heights.spectral_field(heights.zonal_heads(identity(d, beta, kind), np.eye(d)[0]), d, 16)
+            field = heights.spectral_field(heights.zonal_model(identity(d, beta, kind), np.eye(d)[0]), d, 16)
             c = jnp.zeros(17).at[0].set(1.0).at[degree].set(1e-7)
             rate = float(tkf.theory.growth_rate(d, beta, degree, flow))
             assert float(field(c)[degree] / 1e-7) == pytest.approx(rate, rel=1e-5)
@@ -170,16 +168,32 @@ def test_noise_relaxes_to_the_stationary_law():
         (lambda: density.Zonal([1.0, 1.0]), "`axis` must have norm 1"),
         (lambda: density.Zonal(AXIS, 2), "`degree` must be a whole number, at least 4"),
         (lambda: density.Zonal(AXIS, 8, "fast"), "`scheme` must be"),
-        (lambda: density.solve(CASES["softmax"], profile, [0, 1], "zonal"),
-         "`B` must keep the symmetry about the axis"),
-        (lambda: density.solve(tkf.HardmaxAttention(tkf.AttentionWeights.identity(3)), profile, [0, 1], "zonal"),
-         "`model` must be softmax or unnormalised attention"),
-        (lambda: density.solve(identity(3, np.inf), profile, [0, 1], "zonal"), "at beta = inf"),
-        (lambda: density.solve(identity(3, 1.0) + tkf.Noise(1.0), profile, [0, 1],
-                               density.Zonal(AXIS, 8, "characteristics")), "has no characteristics"),
-        (lambda: density.solve(identity(2, 1.0), profile, [0, 1], density.Zonal(AXIS)), "`model` must act in"),
+        (
+            lambda: density.solve(CASES["softmax"], profile, [0, 1], "zonal"),
+            "`B` must keep the symmetry about the axis",
+        ),
+        (
+            lambda: density.solve(
+                tkf.HardmaxAttention(tkf.AttentionWeights.identity(3)), profile, [0, 1], "zonal"
+            ),
+            "`model` must have a smooth velocity",
+        ),
+        (
+            lambda: density.solve(identity(3, np.inf), profile, [0, 1], "zonal"),
+            "must have a smooth velocity, not a hardmax",
+        ),
+        (
+            lambda: density.solve(
+                identity(3, 1.0) + tkf.Noise(1.0), profile, [0, 1], density.Zonal(AXIS, 8, "characteristics")
+            ),
+            "has no characteristics",
+        ),
+        (
+            lambda: density.solve(identity(2, 1.0), profile, [0, 1], density.Zonal(AXIS)),
+            "`model` must act in",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused(call, words):
     with pytest.raises(tkf.InputError, match=words):
         call()

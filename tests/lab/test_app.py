@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.lab.puppet import Puppet
+from tests.lab.fake_worker import FakeWorker
 from tests.test_cli import tokenfield
 from tokenfield.lab import app as module
-from tokenfield.lab.app import BETWEEN, Lab, is_loopback
+from tokenfield.lab.app import MIN_SECONDS_BETWEEN_RUNS, Lab
 from tokenfield.lab.frame import Stage
+from tokenfield.lab.guard import is_loopback
 from tokenfield.lab.session import Session
 
 
@@ -19,10 +20,10 @@ from tokenfield.lab.session import Session
 def lab(tmp_path_factory):
     """A lab with a page, but with workers that do nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Session", lambda: Session(Puppet))
+        patch.setattr(module, "Session", lambda: Session(FakeWorker))
         lab = Lab(port=0, out=tmp_path_factory.mktemp("out"))
-        lab.said = []
-        patch.setattr(lab, "_say", lab.said.append)
+        lab.notified = []
+        patch.setattr(lab, "_notify", lab.notified.append)
         lab.begin()
         yield lab
         lab.close()
@@ -70,23 +71,23 @@ BAD = [
 
 @pytest.mark.parametrize(("what", "value", "sentence"), BAD)
 def test_bad_values_of_any_control_are_messages_and_the_lab_goes_on(lab, what, value, sentence):
-    lab._hear("preset", "concentration, then escape")
-    lab._hear("law", "around one direction")  # so that its number means something
+    lab._handle("preset", "concentration, then escape")
+    lab._handle("law", "around one direction")  # so that its number means something
     before = lab.setup
-    while lab._due is not None:  # the change becomes a run, and only then its frames are taken
-        lab.turn()
+    while lab._run_due_at is not None:  # the change becomes a run, and only then its frames are taken
+        lab.poll()
     lab.session.worker.begin()
     lab.session.worker.make(0, 9)
-    lab.turn()
+    lab.poll()
     assert len(lab.session.frames) == 9
-    lab.said.clear()
+    lab.notified.clear()
     lab.panel.name.value = str(value)
     lab.panel.path.value = str(value)
-    lab._hear(what, value)
-    assert [m.kind for m in lab.said] == ["trouble"] and sentence in lab.said[0].text
+    lab._handle(what, value)
+    assert [m.kind for m in lab.notified] == ["error"] and sentence in lab.notified[0].text
     assert lab.setup == before
-    lab._hear("n", 77)
-    assert lab.setup == replace(before, n=77) and len(lab.said) == 1
+    lab._handle("n", 77)
+    assert lab.setup == replace(before, n=77) and len(lab.notified) == 1
     assert lab.panel.n.value == 77
 
 
@@ -101,18 +102,18 @@ def test_every_control_is_in_the_list_of_bad_values(lab):
 def test_a_slider_that_is_dragged_begins_a_run_now_and_then(lab, monkeypatch):
     clock = [time.monotonic() + 100.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    lab._hear("preset", "Example 2.6")
-    lab.turn()
+    lab._handle("preset", "Example 2.6")
+    lab.poll()
     first, began = lab.session._id, []
     for k in range(40):  # a change every 0.05 s
-        lab._hear("beta", 0.05 * k)
-        lab.turn()
+        lab._handle("beta", 0.05 * k)
+        lab.poll()
         began.append(lab.session._id - first)
         clock[0] += 0.05
     assert began[0] == 1  # the first change at once
-    assert began[-1] == pytest.approx(40 * 0.05 / BETWEEN, abs=1)
-    clock[0] += BETWEEN
-    lab.turn()
+    assert began[-1] == pytest.approx(40 * 0.05 / MIN_SECONDS_BETWEEN_RUNS, abs=1)
+    clock[0] += MIN_SECONDS_BETWEEN_RUNS
+    lab.poll()
     assert lab.session.config.model.beta == lab.setup.beta  # the last change is not lost
 
 
@@ -132,29 +133,37 @@ def test_what_stays_during_a_run_is_drawn_anew_only_if_it_changed(lab):
 
 
 def test_what_one_sees_of_a_message_is_not_lost_between_turns(lab):
-    lab._hear("preset", "Example 2.6")
-    lab.said.clear()
-    lab.session.worker.said.append(("trouble", lab.session.worker.task, "stopped at t = 1"))
-    lab.turn()
-    assert [m.text for m in lab.said] == ["stopped at t = 1"] and lab.session.finished
-    lab._hear("preset", "Example 2.5")
+    lab._handle("preset", "Example 2.6")
+    lab.notified.clear()
+    lab.session.worker.outbox.append(("error", lab.session.worker.task, "stopped at t = 1"))
+    lab.poll()
+    assert [m.text for m in lab.notified] == ["stopped at t = 1"] and lab.session.finished
+    lab._handle("preset", "Example 2.5")
     assert not lab.session.finished
 
 
 @pytest.mark.parametrize(
     ("host", "alone"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.9.9.9", True),
-     ("0.0.0.0", False), ("::", False), ("192.168.1.7", False), ("example.org", False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("127.9.9.9", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.7", False),
+        ("example.org", False),
+    ],
+)
 def test_a_host_that_others_can_reach_comes_with_a_warning(host, alone, monkeypatch):
-    heard = []
-    monkeypatch.setattr(module, "serve", lambda *arguments: heard.append(arguments))
+    calls = []
+    monkeypatch.setattr(module, "serve", lambda *arguments: calls.append(arguments))
     done = tokenfield("lab", "--host", host, "--no-browser")
-    assert done.returncode == 0 and heard[0][1] == host and is_loopback(host) is alone
+    assert done.returncode == 0 and calls[0][1] == host and is_loopback(host) is alone
     assert ("warning" in done.stdout and f"{host} is not a loopback address" in done.stdout) is not alone
 
 
 def test_without_a_host_only_this_machine_is_listened_to(monkeypatch):
-    heard = []
-    monkeypatch.setattr(module, "serve", lambda *arguments: heard.append(arguments))
-    assert "warning" not in tokenfield("lab", "--no-browser").stdout and is_loopback(heard[0][1])
+    calls = []
+    monkeypatch.setattr(module, "serve", lambda *arguments: calls.append(arguments))
+    assert "warning" not in tokenfield("lab", "--no-browser").stdout and is_loopback(calls[0][1])

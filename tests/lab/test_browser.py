@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 import pytest
 
 from tokenfield.lab.presets import PRESETS
-from tokenfield.trajectory import load
+from tokenfield.runs.trajectory import load
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "out" / "lab-tests"
@@ -25,10 +25,18 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 #: No sandbox as root; no call home; WebGL by software.
 ARGUMENTS = [
     f"--{name}"
-    for name in ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-                 "disable-component-update", "disable-sync", "use-angle=swiftshader",
-                 "enable-unsafe-swiftshader")
-]  # fmt: skip
+    for name in (
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "use-angle=swiftshader",
+        "enable-unsafe-swiftshader",
+    )
+]
 #: Milliseconds to wait for something; a busy machine is slow, not wrong.
 PATIENCE = 120_000
 
@@ -61,16 +69,31 @@ class Command:
     def __init__(self, folder, *arguments):
         self.process = subprocess.Popen(
             # whoever runs the tests in the background may ignore Ctrl-C, and that would be inherited
-            ["env", "--default-signal=INT", sys.executable, "-W", "error", "-m", "tokenfield",
-             "lab", "--no-browser", "--port", "0", *arguments],
-            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [
+                "env",
+                "--default-signal=INT",
+                sys.executable,
+                "-W",
+                "error",
+                "-m",
+                "tokenfield",
+                "lab",
+                "--no-browser",
+                "--port",
+                "0",
+                *arguments,
+            ],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
-        self.folder, self.url, said = Path(folder), "", ""
+        )
+        self.folder, self.url, output = Path(folder), "", ""
         while not self.url:
             line = self.process.stdout.readline()
-            said += line
-            assert line, f"the lab did not start: {said}"
+            output += line
+            assert line, f"the lab did not start: {output}"
             found = re.search(r"lab: (http://\S+)", line)
             self.url = found[1] if found else ""
 
@@ -252,7 +275,9 @@ def test_bad_values_are_messages_and_the_lab_goes_on(visit):
     visit.folder("Files")
     visit.fill("open", "/nowhere/at/all")
     visit.button("Open").click()
-    visit.says("`path` must be a stored run, a TOML file or a cell of a sweep, but was '/nowhere/at/all'")
+    visit.says(
+        "in the folder that the lab was started in, or in its output folder, but was '/nowhere/at/all'"
+    )
     visit.picture("5-messages")
     visit.says("2 clusters wait")
 
@@ -286,7 +311,7 @@ def test_save_reload_and_play_the_stored_run(visit, command, browser):
     visit.picture("6-stored")
     shutil.rmtree(folder / "mine")
     visit.button("Open").click()
-    visit.says("but was 'out/lab/mine'")
+    visit.says("but 'out/lab/mine' is none; the terminal of the lab says why")
     visit.choose("phenomenon", "Example 2.6")
     visit.says("Mass 0.7 on one arc")
 
@@ -355,7 +380,7 @@ def _cpu(pid):
 
 def test_a_stored_run_from_the_command_line(browser, tmp_path):
     from tokenfield.lab.setup import Setup
-    from tokenfield.simulate import simulate
+    from tokenfield.runs.simulate import simulate
 
     simulate(**Setup(n=40, stop=6.0, frames=31).config().arguments(), store=tmp_path / "run")
     command = Command(tmp_path, "run")
@@ -368,3 +393,58 @@ def test_a_stored_run_from_the_command_line(browser, tmp_path):
         assert command.interrupt() < 5  # with the tab open
     assert command.process.returncode == 0 and "Traceback" not in command.rest
     visit.page.close()
+
+
+FOREIGN = """<!doctype html><title>a page of somebody else</title><script>
+const inner = new URL(location.href).searchParams.get("lab");
+async function attack() {
+  const found = {};
+  for (const url of [inner, inner + "x/", new URL("/", inner).href]) {
+    found["read " + url] = await fetch(url).then(r => r.text().then(t => "read " + t.length), () => "nothing");
+  }
+  for (const url of [inner, new URL("/", inner).href]) {
+    const socket = new WebSocket(url.replace("http", "ws").replace(/\\/$/, ""), ["viser-v1.1.1"]);
+    found["socket " + url] = await new Promise(done => {
+      socket.onopen = () => done("open");
+      socket.onerror = () => done("nothing");
+    });
+  }
+  const frame = document.createElement("iframe");
+  frame.src = inner;
+  document.body.append(frame);
+  await new Promise(done => setTimeout(done, 1500));
+  found["frame"] = frame.contentDocument === null ? "nothing" : "read";
+  window.found = found;
+}
+</script><body onload="attack()"></body>"""
+
+
+def test_a_page_of_another_origin_cannot_reach_the_lab(browser, tmp_path):
+    """Not even one that knows the address, which would be a leak already."""
+    import functools
+    import http.server
+    import threading
+
+    (tmp_path / "index.html").write_text(FOREIGN)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    handler.log_message = lambda *_: None
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    command = Command(tmp_path)
+    try:
+        page = browser.new_page()
+        frames = []
+        page.on("framenavigated", lambda frame: frames.append(frame.url))
+        page.goto(f"http://localhost:{server.server_address[1]}/?lab={command.url}")
+        page.wait_for_function("window.found", timeout=PATIENCE)
+        found = page.evaluate("window.found")
+        page.close()
+        assert len(found) == 6 and set(found.values()) == {"nothing"}, found
+        assert not any(url.startswith(command.url) for url in frames), frames
+        own = Visit(browser, command.url)  # while its own page works
+        own.check()
+        own.page.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+        command.interrupt()

@@ -5,30 +5,30 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tokenfield import initial
 from tokenfield.lab.app import Lab
-from tokenfield.lab.colouring import CHOICES, ENDS, colouring
-from tokenfield.lab.frame import Observer
+from tokenfield.lab.colouring import COLOURINGS, LIMIT_END_COLOURS, colouring
+from tokenfield.lab.observer import Observer
 from tokenfield.lab.panel import _log10, _prediction
 from tokenfield.lab.scene import Scene
 from tokenfield.lab.worker import _caveats
-from tokenfield.solvers import Adaptive, RungeKutta4
-from tokenfield.tokens import Tokens
-from tokenfield.weights import AttentionWeights
+from tokenfield.laws import initial
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.weights import AttentionWeights
+from tokenfield.solvers.ode import Adaptive, RungeKutta4
 
 
 class Anything:
-    """A server whose every call is heard and answered with something that takes every value."""
+    """A server whose every call is kept and answered with something that takes every value."""
 
-    def __init__(self, heard):
-        object.__setattr__(self, "heard", heard)
+    def __init__(self, calls):
+        object.__setattr__(self, "calls", calls)
 
     def __getattr__(self, name):
         def call(*arguments, **named):
-            self.heard.append((name, arguments))
-            return Anything(self.heard)
+            self.calls.append((name, arguments))
+            return Anything(self.calls)
 
-        return Anything(self.heard) if name in ("scene", "initial_camera") else call
+        return Anything(self.calls) if name in ("scene", "initial_camera") else call
 
     def __setattr__(self, name, value):
         pass
@@ -45,13 +45,13 @@ class Anything:
 
 def drawn(weights, x, **look):
     """A scene with these tokens, its labels with their places."""
-    heard = []
-    scene = Scene(Anything(heard))
+    calls = []
+    scene = Scene(Anything(calls))
     for name, value in look.items():
         setattr(scene, name, value)
     observer = Observer(Tokens(x), weights, 1.0)
     scene.set(observer.stage)
-    labels = {call[1][1]: call for call in heard if call[0] == "add_label"}
+    labels = {call[1][1]: call for call in calls if call[0] == "add_label"}
     return scene, observer, labels
 
 
@@ -66,9 +66,9 @@ def test_the_ends_say_how_much_goes_where_and_colours_tell_the_same():
     share = 75 if plus > 0 else 25
     assert any(f"Π sends {share}% here (+p)" in text for text in labels)
     assert any(f"Π sends {100 - share}% here (−p)" in text for text in labels)
-    found = colouring(CHOICES[0], observer.stage, observer.see(0.0, SIDES))
+    found = colouring(COLOURINGS[0], observer.stage, observer.observe(0.0, SIDES))
     np.testing.assert_array_equal(found.values, SIDES[:, 1] * plus < 0)
-    first, second = (tuple(int(c[k : k + 2], 16) for k in (1, 3, 5)) for c in ENDS)
+    first, second = (tuple(int(c[k : k + 2], 16) for k in (1, 3, 5)) for c in LIMIT_END_COLOURS)
     expected = [first if y * plus > 0 else second for y in SIDES[:, 1]]
     np.testing.assert_array_equal(found.rgb, expected)
 
@@ -88,8 +88,8 @@ def test_projections_above_three_dimensions():
     flat = np.zeros((50, d))
     flat[:, [1, 3, 5]] = np.asarray(initial.uniform(50, 3, 0).x)
     principal, observer, _ = drawn(weights, flat, projection="principal directions")
-    frame = observer.see(0.0, flat)
-    principal.show(frame, colouring(CHOICES[0], observer.stage, frame))
+    frame = observer.observe(0.0, flat)
+    principal.show(frame, colouring(COLOURINGS[0], observer.stage, frame))
     np.testing.assert_allclose(np.linalg.norm(flat @ principal._map, axis=1), 1, atol=1e-6)
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tokenfield import config
+from tokenfield.config import reading as config
 from tokenfield.errors import InputError
 from tokenfield.lab.panel import beta_of, numbers
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import parse_axes
 from tokenfield.lab.setup import LAWS, MODELS, Setup, fitted
 from tokenfield.lab.source import source
-from tokenfield.solvers import Layers, RungeKutta4
-from tokenfield.sweep.cells import encode
-from tokenfield.sweep.outcome import Outcome
+from tokenfield.solvers.ode import Layers, RungeKutta4
+from tokenfield.sweeps.cells import encode
+from tokenfield.sweeps.result import CellResult
 from tokenfield.theory.examples import profile
 from tokenfield.theory.spectral import limit
 
@@ -50,8 +50,14 @@ def test_presets_are_what_they_are_named_after(name):
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("d", [2, 3, 5])
 def test_every_law_is_one_of_the_dimension_or_is_refused(law, d):
-    setup = replace(SMALL, law=law, number=LAWS[law].good, d=d,
-                    V_spectrum=fitted(SMALL.V_spectrum, d), B_spectrum=fitted(SMALL.B_spectrum, d))  # fmt: skip
+    setup = replace(
+        SMALL,
+        law=law,
+        number=LAWS[law].good,
+        d=d,
+        V_spectrum=fitted(SMALL.V_spectrum, d),
+        B_spectrum=fitted(SMALL.B_spectrum, d),
+    )
     if LAWS[law].dimension not in (None, d):
         with pytest.raises(InputError, match=f"`dimension` must be 2 for the law '{law}', but was {d}"):
             setup.config()
@@ -103,7 +109,7 @@ def test_matrices_are_turned_spectra():
         ({"law": "cap", "number": 9.0}, "`angle` must lie in"),
         ({"law": "tilted", "number": 2.0}, "tilt towards e1.* must lie between −1 and 1, but was 2.0"),
         ({"model": "warm"}, "`model` must be one of"),
-        ({"beta": -1.0}, "`beta` must be at least 0"),
+        ({"beta": float("nan")}, "`beta` must be a finite number or infinity"),
     ],
 )
 def test_bad_values_are_sentences(changes, sentence):
@@ -143,7 +149,7 @@ def test_what_a_path_may_hold(tmp_path):
     file, cell = tmp_path / "run.toml", tmp_path / "abc.cell"
     file.write_text(config.text(run), encoding="utf8")
     settings = run.model_dump(exclude_none=True) | {"run": {"snapshots": []}}
-    outcome = Outcome("done", True, {"R": np.array([0.5, 1.0])}, {"R": ("time",)})
+    outcome = CellResult("done", True, {"R": np.array([0.5, 1.0])}, {"R": ("time",)})
     cell.write_bytes(encode("simulate", settings, outcome))
     assert source(file) == source(f" {cell} ") == run
     (tmp_path / "empty").mkdir()
@@ -155,3 +161,35 @@ def test_what_a_path_may_hold(tmp_path):
     cell.write_bytes(cell.read_bytes()[:-1])
     with pytest.raises(InputError, match="must be a whole cell"):
         source(cell)
+
+
+FILE = {
+    "weights": {"V": {"diag": [1.0, 0.5]}, "B": {"diag": [0.5, 2.0]}},
+    "model": {"kind": "softmax", "beta": 3.0},
+    "initial": {"law": "circle_density", "n": 16, "cos": [0.2, 0.1]},
+    "times": {"stop": 2.0, "count": 5},
+    "run": {"measure": ["energy"]},
+}
+
+
+def test_controls_change_the_settings_of_a_file_or_take_the_run_over():
+    run = config.parse(FILE)
+    setup = Setup.of_config(run)
+    assert setup.config() == run
+    assert (setup.model, setup.beta, setup.n, setup.d, setup.stop, setup.frames) == (
+        "softmax",
+        3,
+        16,
+        2,
+        2,
+        5,
+    )
+    assert setup.V_spectrum == (1.0, 0.5) and setup.B_spectrum == (0.5, 2.0)
+    warmer = replace(setup, beta=1.0, stop=9.0).config()
+    assert warmer == config.parse(
+        FILE | {"model": {"kind": "softmax", "beta": 1.0}, "times": {"stop": 9.0, "count": 5}}
+    )
+    hard = replace(setup, model="hardmax")
+    assert hard.config() == replace(hard, file=None).config()
+    with pytest.raises(InputError, match="`beta` must be a finite number or infinity"):
+        replace(setup, beta=float("nan")).config().arguments()

@@ -7,7 +7,7 @@ from scipy import integrate
 
 import tokenfield as tkf
 from tokenfield import theory
-from tokenfield.papers import catalogue, clustering, recipe
+from tokenfield.papers import catalogue, recipe
 from tokenfield.papers.clustering import (
     figure1,
     figure2,
@@ -22,12 +22,21 @@ from tokenfield.papers.clustering import (
     synchronisation,
     uniform_instability,
 )
-from tokenfield.sweep import pairs
+from tokenfield.sweeps import pairs
 
 NAMES = {
-    "clustering-fig1", "clustering-fig2", "clustering-fig3", "clustering-fig4", "lojasiewicz", "pl",
-    "synchronisation", "uniform-instability", "landscape", "phase-diagram", "staircase",
-}  # fmt: skip
+    "clustering-fig1",
+    "clustering-fig2",
+    "clustering-fig3",
+    "clustering-fig4",
+    "lojasiewicz",
+    "pl",
+    "synchronisation",
+    "uniform-instability",
+    "landscape",
+    "phase-diagram",
+    "staircase",
+}
 
 
 def silent(done, what):
@@ -35,7 +44,7 @@ def silent(done, what):
 
 
 def test_all_recipes_of_the_paper_are_listed():
-    assert {r.name for r in clustering.RECIPES} == NAMES
+    assert {r.name for r in catalogue.recipes("clustering")} == NAMES
     assert {r.name for r in catalogue.RECIPES} >= NAMES
 
 
@@ -98,9 +107,12 @@ def test_square_and_slope_of_a_run():
 def test_waiting_time_by_the_equation_of_the_angle(off):
     t = lojasiewicz.waiting_time(off)
     solved = integrate.solve_ivp(
-        lambda _, a: -np.exp(lojasiewicz.BETA * np.cos(a)) * np.sin(a), (0, t), [np.pi - off], rtol=1e-11,
+        lambda _, a: -np.exp(lojasiewicz.BETA * np.cos(a)) * np.sin(a),
+        (0, t),
+        [np.pi - off],
+        rtol=1e-11,
         atol=1e-13,
-    )  # fmt: skip
+    )
     assert solved.y[0, -1] == pytest.approx(np.pi / 2, abs=1e-7)
 
 
@@ -222,7 +234,7 @@ def test_clusters_that_do_not_meet_in_time():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", clustering.RECIPES, ids=lambda r: r.name)
+@pytest.mark.parametrize("chosen", catalogue.recipes("clustering"), ids=lambda r: r.name)
 def test_quick_recipes_agree_with_the_theory(chosen, tmp_path):
     outcome = recipe.reproduce(chosen, tmp_path, True, silent)
     assert [check.name for check in outcome.checks if not check.passed] == []

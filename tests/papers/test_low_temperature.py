@@ -5,8 +5,9 @@ import pytest
 from scipy import integrate
 
 import tokenfield as tkf
-from tokenfield import initial
-from tokenfield.papers import low_temperature, recipe
+from tokenfield.laws import initial
+from tokenfield.models.weights import AttentionWeights
+from tokenfield.papers import catalogue, recipe
 from tokenfield.papers.low_temperature import (
     concentration,
     demo,
@@ -19,7 +20,6 @@ from tokenfield.papers.low_temperature import (
     worked,
 )
 from tokenfield.theory import limit
-from tokenfield.weights import AttentionWeights
 
 
 def silent(done, what):
@@ -104,7 +104,7 @@ def test_sharp_rate_of_the_worked_case():
 
 @pytest.mark.slow
 def test_tokens_end_where_v_takes_them(tmp_path):
-    case = terminal.Case("small", (0.5, 2), (1, 0.5), 20, 100, 30)
+    case = terminal.TerminalCase("small", (0.5, 2), (1, 0.5), 20, 100, 30)
     (ended,) = terminal.ended([case], tkf.sweep(terminal.grid([case]), 0, store=tmp_path / "s"))
     assert terminal.checks(ended)[0].passed
     # and not where V Bᵀ does
@@ -165,7 +165,7 @@ def test_on_the_second_path_a_real_eigenvalue_crosses_the_pair():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", low_temperature.RECIPES, ids=lambda r: r.name)
+@pytest.mark.parametrize("chosen", catalogue.recipes("low_temperature"), ids=lambda r: r.name)
 def test_quick_recipes_agree_with_the_theory(chosen, tmp_path):
     outcome = recipe.reproduce(chosen, tmp_path, True, silent)
     assert [check.name for check in outcome.checks if not check.passed] == []

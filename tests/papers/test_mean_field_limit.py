@@ -5,7 +5,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import tokenfield as tkf
-from tokenfield.initial_settings import InitialSettings
+from tokenfield.config.laws import InitialSettings
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.mean_field import limit
 

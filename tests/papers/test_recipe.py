@@ -1,7 +1,11 @@
 """The frame around recipes: what is written, what is refused, what a verdict says."""
 
+import ast
 import csv
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import tokenfield as tkf
-from tests.sweep import cases
+from tests.sweeps import cases
 from tokenfield import cli
 from tokenfield.papers import catalogue, recipe
 from tokenfield.papers.low_temperature import demo as headline
@@ -46,8 +50,15 @@ def test_a_recipe_leaves_its_files(tmp_path):
     verdict = json.loads((outcome.path / "verdict.json").read_text())
     assert verdict["recipe"] == "small" and verdict["quick"] and verdict["passed"]
     first = verdict["checks"][0]
-    assert first == {"name": "one", "measured": 1.0, "predicted": 1.0, "tolerance": 0.01, "passed": True,
-                     "source": "arithmetic", "relation": "≈"}  # fmt: skip
+    assert first == {
+        "name": "one",
+        "measured": 1.0,
+        "predicted": 1.0,
+        "tolerance": 0.01,
+        "passed": True,
+        "source": "arithmetic",
+        "relation": "≈",
+    }
     with (outcome.path / "table.csv").open() as file:
         assert list(csv.reader(file)) == [["x", "y", "z"], ["0", "1.0", ""], ["1", "", "last"]]
     with xr.open_zarr(outcome.path / "data.zarr", consolidated=False, chunks=None) as data:
@@ -67,8 +78,14 @@ def test_a_failed_check_stays_failed_and_a_new_result_replaces_the_old(tmp_path)
 
 def gridded(run):
     """A recipe that needs a sweep of three runs."""
-    return Recipe("gridded", "a grid", run, lambda quick: {"runs": cases.small(initial={"key": 1}, sweep={
-        "seeds": None, "model": {"beta": [1.0, 2.0, 3.0]}})})  # fmt: skip
+    return Recipe(
+        "gridded",
+        "a grid",
+        run,
+        lambda quick: {
+            "runs": cases.small(initial={"key": 1}, sweep={"seeds": None, "model": {"beta": [1.0, 2.0, 3.0]}})
+        },
+    )
 
 
 def test_a_recipe_that_is_a_grid_is_given_its_sweep_and_goes_on_where_it_was_stopped(tmp_path):
@@ -101,9 +118,15 @@ def test_a_cell_that_fails_fails_the_recipe(tmp_path):
         recipe.reproduce(broken, tmp_path, True, silent)
 
 
-@pytest.mark.parametrize("make", [lambda p: p.write_text("x"), lambda p: (p.mkdir(), (p / "a").write_text("x")),
-                                  lambda p: (p.mkdir(), (p / "verdict.json").write_text('{"format": 1}')),
-                                  lambda p: p.symlink_to("nowhere")])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: p.write_text("x"),
+        lambda p: (p.mkdir(), (p / "a").write_text("x")),
+        lambda p: (p.mkdir(), (p / "verdict.json").write_text('{"format": 1}')),
+        lambda p: p.symlink_to("nowhere"),
+    ],
+)
 def test_a_foreign_place_is_refused_before_the_run(make, tmp_path):
     make(tmp_path / "small")
     with pytest.raises(
@@ -157,6 +180,26 @@ def test_names_are_unique_directory_names():
     assert len(set(names)) == len(names) and "all" not in names
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for name in names)
     assert all(0 < len(r.line) <= 110 and "\n" not in r.line for r in catalogue.RECIPES)
+
+
+def test_the_catalogue_names_every_module_with_a_recipe():
+    folder = Path(catalogue.__file__).parent
+    modules = [path for path in folder.glob("*/*.py") if "\nRECIPE = " in path.read_text(encoding="utf8")]
+    named = {f"{path.parent.name}.{path.stem}" for path in modules}
+    assert set(catalogue.MODULES.values()) == named
+    assert [r.name for r in catalogue.recipes()] == list(catalogue.MODULES)
+
+
+def test_a_recipe_is_imported_when_it_is_asked_for():
+    code = (
+        "import sys; from tokenfield.papers import catalogue; catalogue.find('laplace');"
+        "print([m for m in sys.modules if m.startswith('tokenfield.papers.') and m.count('.') == 3])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    expected = {f"tokenfield.papers.low_temperature.{name}" for name in ("laplace", "worked")}
+    assert set(ast.literal_eval(done.stdout)) == expected, done.stderr
+    with pytest.raises(tkf.InputError, match="but was 'laplas'; did you mean 'laplace'"):
+        catalogue.find("laplas")
 
 
 def test_the_page_stands_alone(tmp_path):

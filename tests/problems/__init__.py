@@ -11,7 +11,7 @@ import numpy as np
 
 import tokenfield as tkf
 from tokenfield import theory
-from tokenfield.models import Model
+from tokenfield.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def poisson(d: int, r0: float = 0.2) -> Problem:
 
 def zero_temperature(d: int) -> Problem:
     cloud = tkf.initial.uniform(20, d, key=1)
-    V = tkf.weights.gaussian(d, key=7)
+    V = tkf.ensembles.gaussian(d, key=7)
     ts = np.array([0.0, 0.5, 3.0])
     return Problem(
         f"zero-temperature-{d}",

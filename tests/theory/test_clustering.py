@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, optimize, special
@@ -20,67 +19,6 @@ def attention(d, beta, flow):
 def weighted(n, d, key):
     w = np.random.default_rng(key).dirichlet(np.ones(n))
     return tkf.Tokens(tkf.initial.uniform(n, d, key).x, w)
-
-
-# ---- growth about the uniform law ----
-
-
-def test_growth_reference_numbers():
-    assert theory.growth_rate(2, 5.0, 3, "unnormalised") == pytest.approx(18.5961, abs=5e-5)
-    assert theory.growth_rate(2, 5.0, 3) == pytest.approx(0.682678, abs=5e-7)
-    assert theory.growth_rate(3, 5.0, 3, "unnormalised") == pytest.approx(9.97809, abs=5e-6)
-    assert theory.growth_rate(3, 5.0, 3) == pytest.approx(0.672349, abs=5e-7)
-    assert [theory.fastest_degree(2, b) for b in (1, 5, 20, 50, 100)] == [1, 3, 6, 10, 14]
-
-
-@pytest.mark.parametrize("d", [2, 3, 8, 1000])
-@pytest.mark.parametrize("beta", [1e-3, 0.7, 30.0, 1e4])
-def test_growth_in_many_digits(d, beta):
-    """Bessel functions by mpmath, up to degree 200, where they under- and overflow."""
-    degrees = np.array([1, 2, 17, 200])
-    logs = theory.log_growth_rate(d, beta, degrees, "unnormalised")
-    ratios = theory.log_growth_rate(d, beta, degrees)
-    with mpmath.workdps(40):
-        nu, b = mpmath.mpf(d) / 2 - 1, mpmath.mpf(beta)
-
-        def lam(k):
-            return mpmath.gamma(nu + 1) * (2 / b) ** nu * mpmath.besseli(k + nu, b)
-
-        for k, usa, softmax in zip(degrees.tolist(), logs, ratios, strict=True):
-            rate = k * (k + d - 2) * lam(k) / b
-            assert abs(usa - mpmath.log(rate)) <= 1e-13 * max(1, abs(mpmath.log(rate)))
-            assert abs(softmax - mpmath.log(rate / lam(0))) <= 1e-12 * max(1, abs(mpmath.log(rate / lam(0))))
-
-
-@pytest.mark.parametrize("d", [2, 3, 5])
-@pytest.mark.parametrize("degree", [1, 4])
-def test_growth_from_the_funk_hecke_integral(d, degree):
-    """λ_l = ∫e^{βt}P_l(t)(1−t²)^{(d−3)/2}dt over the same without e^{βt}P_l, P_l(1) = 1."""
-    beta = 2.6
-    t, w = special.roots_gegenbauer(60, (d - 2) / 2) if d > 2 else special.roots_chebyt(60)
-    poly = special.eval_gegenbauer(degree, (d - 2) / 2, t) if d > 2 else special.eval_chebyt(degree, t)
-    top = special.eval_gegenbauer(degree, (d - 2) / 2, 1.0) if d > 2 else 1.0
-    lam, mass = (
-        np.sum(w * np.exp(beta * t) * poly / top) / np.sum(w),
-        np.sum(w * np.exp(beta * t)) / np.sum(w),
-    )
-    rate = degree * (degree + d - 2) * lam / beta
-    assert theory.growth_rate(d, beta, degree, "unnormalised") == pytest.approx(rate, rel=1e-12)
-    assert theory.growth_rate(d, beta, degree) == pytest.approx(rate / mass, rel=1e-12)
-
-
-def test_growth_at_zero_and_the_refusal_at_large_beta():
-    np.testing.assert_allclose(theory.growth_rate(5, 0.0, [1, 2, 9]), [0.8, 0, 0], rtol=1e-14)
-    np.testing.assert_allclose(theory.growth_rate(5, 0.0, [1, 2], "unnormalised"), [0.8, 0], rtol=1e-14)
-    with pytest.raises(tkf.InputError, match=r"^`beta` must give values below e\^700.*use log_growth_rate"):
-        theory.growth_rate(2, 1e4, 3, "unnormalised")
-
-
-@pytest.mark.parametrize("d", [2, 3, 10, 400])
-@pytest.mark.parametrize("beta", [0.0, 0.3, 7.0, 40.0, 1e4])
-def test_fastest_degree_is_the_best_of_many(d, beta):
-    rates = theory.log_growth_rate(d, beta, np.arange(1, 401))
-    assert theory.fastest_degree(d, beta) == np.argmax(rates) + 1
 
 
 # ---- trace identity ----
@@ -107,23 +45,34 @@ def test_trace_is_positive_for_attention_in_three_dimensions_and_zero_at_a_dirac
 
 
 @pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
-@pytest.mark.parametrize(("n", "beta"), [(2, 1.0), (5, 3.0), (8, 0.0), (12, 40.0)])
+@pytest.mark.parametrize(("n", "beta"), [(2, 1.0), (5, 3.0), (8, 0.0), (12, 40.0), (6, -4.0), (5, -40.0)])
 def test_equispaced_spectrum_by_bessel_aliases(n, beta, flow):
     """Mode k grows at Σ_{m≡k} m²I_m/β − Σ_{m≡0} m²I_m/β (mod n), another way to sum the same."""
     m = np.arange(-400, 401)
-    coefficient = np.where(np.abs(m) == 1, 0.5, 0.0) if beta == 0 else m**2 * special.iv(m, beta) / beta
+    coefficient = (
+        np.where(np.abs(m) == 1, 0.5, 0.0) if beta == 0 else m**2 * special.iv(m, beta) / beta
+    )  # I_m(−β) = (−1)^m I_m(β)
     alias = np.array([np.sum(coefficient[m % n == k]) for k in range(n)])
     expected = alias - alias[0]
     if flow == "softmax":
         expected = expected / np.sum(special.iv(m, beta)[m % n == 0])
     found = theory.equispaced_spectrum(n, beta, flow)
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12 * np.exp(beta))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12 * np.exp(abs(beta)))
 
 
 def test_many_equispaced_tokens_are_the_uniform_law():
     for flow in ("softmax", "unnormalised"):
-        found = theory.equispaced_spectrum(64, 5.0, flow)[1:8]
-        np.testing.assert_allclose(found, theory.growth_rate(2, 5.0, np.arange(1, 8), flow), rtol=1e-11)
+        for beta in (5.0, -5.0):
+            found = theory.equispaced_spectrum(64, beta, flow)[1:8]
+            np.testing.assert_allclose(found, theory.growth_rate(2, beta, np.arange(1, 8), flow), rtol=1e-11)
+
+
+def test_equispaced_softmax_at_very_negative_beta():
+    """Each of three tokens reads the other two alike: modes at ⟨cos s − β sin²s⟩(1 − cos ks) over m = 1, 2."""
+    beta = -1e5
+    s = 2 * np.pi / 3
+    expected = -(np.cos(s) - beta * np.sin(s) ** 2) * (1 - np.cos(s * np.arange(3)))
+    np.testing.assert_allclose(theory.equispaced_spectrum(3, beta), expected, rtol=1e-9, atol=1e-6)
 
 
 def test_antipodal_reference_numbers():
@@ -140,7 +89,9 @@ def angles_jacobian(slope, angles):
 
 
 @pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
-@pytest.mark.parametrize(("p", "beta"), [(0.5, 1.0), (0.8, 0.3), (0.3, 2.5), (0.6, 0.0)])
+@pytest.mark.parametrize(
+    ("p", "beta"), [(0.5, 1.0), (0.8, 0.3), (0.3, 2.5), (0.6, 0.0), (0.7, -1.5), (0.4, -0.2)]
+)
 def test_antipodal_rates_from_the_jacobian_in_angles(p, beta, flow):
     """Three half-tokens in each atom on the circle, the velocity written in angles."""
     w = jnp.array([p / 3] * 3 + [(1 - p) / 3] * 3)
@@ -154,15 +105,15 @@ def test_antipodal_rates_from_the_jacobian_in_angles(p, beta, flow):
     found = theory.antipodal_rates(p, beta, flow)
     expected = [0, found.rigid, *np.repeat(found.split, 2)]
     measured = angles_jacobian(slope, [0, 0, 0, np.pi, np.pi, np.pi])
-    np.testing.assert_allclose(np.sort(measured), np.sort(expected), atol=1e-12 * np.exp(beta))
+    np.testing.assert_allclose(np.sort(measured), np.sort(expected), atol=1e-12 * np.exp(abs(beta)))
     if flow == "unnormalised":
         q = 1 - p
         assert found.rigid == pytest.approx(np.exp(-beta), rel=1e-14)
         assert found.split[0] == pytest.approx(-p * np.exp(beta) + q * np.exp(-beta), rel=1e-12)
-        general = theory.antipodal_spectrum(p, lambda s: jnp.exp(beta * s) * 1.0, np.eye(3), [0, 1, 0])
-        if beta > 0:
-            np.testing.assert_allclose(general.whole / beta, [[found.rigid, 0]] * 2, atol=1e-12)
-            np.testing.assert_allclose(general.split / beta, found.split, rtol=1e-12)
+        if beta != 0:
+            general = theory.antipodal_spectrum(p, lambda s: jnp.exp(beta * s) / beta, np.eye(3), [0, 1, 0])
+            np.testing.assert_allclose(general.whole, [[found.rigid, 0]] * 2, atol=1e-12)
+            np.testing.assert_allclose(general.split, found.split, rtol=1e-12)
     else:
         q = 1 - p
         Z1, Z2 = p * np.exp(beta) + q * np.exp(-beta), q * np.exp(beta) + p * np.exp(-beta)
@@ -211,7 +162,7 @@ def test_pl_reference_numbers():
     assert theory.pl_bound(1e-5, 3.0) == pytest.approx(2 * np.exp(3.0), rel=1e-8)
 
 
-@pytest.mark.parametrize("beta", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("beta", [-0.1, 0.2, 1.0, 4.0])
 @pytest.mark.parametrize("angle", [0.2, 0.6, np.pi / 4])
 def test_pl_bound_is_the_ratio_of_two_tokens(angle, beta):
     x = [[np.cos(angle), np.sin(angle)], [np.cos(angle), -np.sin(angle)]]
@@ -223,18 +174,47 @@ def test_pl_bound_is_the_ratio_of_two_tokens(angle, beta):
     assert theory.pl_bound(angle, beta) == pytest.approx(plain, rel=1e-12)
 
 
-def test_pl_inequality_on_random_laws_in_caps():
+@pytest.mark.parametrize("beta", [2.0, 0.0, -2.0])
+@pytest.mark.parametrize("angle", [0.0, 0.3, np.pi / 4])
+def test_pl_constant_is_that_of_its_proof(angle, beta):
+    """k_min²/k_max, the extremes of e^{βg} over the cap, times 2R(R+Ru)/(1+R) at R = cosα, Ru = cos2α."""
+    k = np.exp(beta * np.linspace(np.cos(2 * angle), 1, 101))
+    R, Ru = np.cos(angle), np.cos(2 * angle)
+    expected = k.min() ** 2 / k.max() * 2 * R * (R + Ru) / (1 + R)
+    assert theory.pl_constant(angle, beta) == pytest.approx(expected, rel=1e-12)
+    assert theory.pl_constant(0.0, beta) == pytest.approx(
+        theory.pl_bound(0.0, beta), rel=1e-14
+    )  # sharp there
+
+
+@pytest.mark.parametrize("beta", [-0.05, -0.3, -1.0, -4.0])
+def test_below_zero_the_pl_bound_is_the_least_ratio_of_all_pairs(beta):
+    """Pairs at every angle up to π/2, down to tokens that nearly coincide."""
+    pairs = np.linspace(1e-4, np.pi / 4, 400)
+    ratios = []
+    for a in pairs:
+        speed, deficit = speed_and_deficit(
+            [[np.cos(a), np.sin(a)], [np.cos(a), -np.sin(a)]], [0.5, 0.5], beta
+        )
+        ratios.append(speed / deficit)
+    for k in (150, 399):
+        assert theory.pl_bound(pairs[k], beta) == pytest.approx(np.min(ratios[: k + 1]), rel=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_pl_inequality_on_random_laws_in_caps(sign):
     rng = np.random.default_rng(0)
     for _ in range(1000):
         d, n = int(rng.integers(2, 6)), int(rng.integers(2, 12))
-        angle, beta = rng.uniform(0.05, np.pi / 4), rng.uniform(0.05, 6)
+        angle, beta = rng.uniform(0.05, np.pi / 4), sign * rng.uniform(0.05, 6)
         across = rng.normal(size=(n, d - 1))
         across /= np.linalg.norm(across, axis=1, keepdims=True)
         theta = angle * rng.uniform(size=(n, 1)) ** rng.choice([0.1, 1.0])  # filling the cap, or near its rim
         x = np.concatenate([np.cos(theta), np.sin(theta) * across], axis=1)
         speed, deficit = speed_and_deficit(x, rng.dirichlet(np.full(n, 0.5)), beta)
         assert speed >= theory.pl_constant(angle, beta) * deficit
-        assert speed >= theory.pl_bound(angle, beta) * deficit * (1 - 1e-9)  # the conjecture
+        if sign > 0:
+            assert speed >= theory.pl_bound(angle, beta) * deficit * (1 - 1e-9)  # the conjecture
 
 
 @pytest.mark.parametrize(("angle", "beta"), [(0.3, 4.0), (np.pi / 4, 1.0)])
@@ -291,9 +271,13 @@ def test_enclosing_cap_by_a_quadratic_programme(d):
     x = np.asarray(tokens.x)
     assert np.max(np.arccos(x @ cap.centre)) <= cap.angle + 1e-12
     found = optimize.minimize(
-        lambda c: c @ c, np.eye(d)[0] * 9, jac=lambda c: 2 * c, method="SLSQP", options={"ftol": 1e-15},
+        lambda c: c @ c,
+        np.eye(d)[0] * 9,
+        jac=lambda c: 2 * c,
+        method="SLSQP",
+        options={"ftol": 1e-15},
         constraints={"type": "ineq", "fun": lambda c: x @ c - 1, "jac": lambda c: x},
-    )  # fmt: skip
+    )
     assert np.cos(cap.angle) == pytest.approx(1 / np.linalg.norm(found.x), abs=1e-9)
 
 
@@ -312,6 +296,26 @@ def test_synchronisation_rate():
     assert theory.synchronisation_rate(0.1, 2) == pytest.approx(0.452419, abs=5e-7)
     assert theory.synchronisation_rate(0.0, 9) == 1.0
     assert theory.synchronisation_rate(0.5, 3) == pytest.approx(np.exp(-0.5))
+
+
+@pytest.mark.parametrize("d", [3, 4, 7])
+def test_only_diracs_are_maxima_down_to_a_negative_beta(d):
+    """Two equal atoms at ⟨x,y⟩ = 1/2|β|, where the bracket is least: the trace changes sign at the threshold."""
+    threshold = -((d - 2) + np.sqrt((d - 2) ** 2 - 1)) / 2
+    for beta, sign in ((threshold * (1 - 1e-3), 1), (threshold * (1 + 1e-3), -1)):
+        g = min(-1 / (2 * beta), 0.999)
+        x = np.zeros((2, d))
+        x[0, 0], x[1, :2] = 1, [g, np.sqrt(1 - g * g)]
+        trace = theory.trace_identity(tkf.Tokens(x), lambda s, b=beta: jnp.exp(b * s) / b)
+        assert np.sign(trace.variations) == np.sign(trace.integral) == sign
+
+
+@pytest.mark.slow
+def test_synchronisation_at_a_negative_beta():
+    """β = −.1 on the circle: W2 falls at e^{.1}/2, slower than the contraction e^{−.1} of the cluster."""
+    angles, w = synchronising([12.0, 18.0], beta=-0.1, nodes=1000, grading=26.0)
+    far = np.sqrt((np.pi - np.abs(angles)) ** 2 @ w)
+    assert np.log(far[0] / far[1]) / 6 == pytest.approx(theory.synchronisation_rate(-0.1, 2), rel=1e-3)
 
 
 def synchronising(ts, beta=0.1, nodes=700, grading=16.0):
@@ -345,73 +349,30 @@ def test_synchronisation_reference_numbers():
     np.testing.assert_allclose(np.abs(theory.fourier_moments([2.0, 4.0], law, 0.1)[:, 1]), R[:2], atol=1e-9)
 
 
-# ---- arcs ----
-
-
-def test_critical_beta_reference_numbers():
-    assert theory.critical_beta(0.7, np.pi / 8) == pytest.approx(0.599130, abs=5e-7)
-    assert theory.critical_beta(0.7, np.pi / 6) == pytest.approx(0.847298, abs=5e-7)
-    assert theory.critical_beta(0.7, 1e-4) == pytest.approx(0.5 * np.log(7 / 3), abs=1e-7)
-    assert theory.critical_beta(0.3, np.pi / 8) == pytest.approx(0.599130, abs=5e-7)
-    # log(p/q)/(2cos2w) = .14189 holds only while the worst law sits at the edges; here it does not
-    assert theory.critical_beta(0.55, np.pi / 8) == pytest.approx(0.17158, abs=5e-6)
-    velocities = theory.edge_velocities(0.7, np.pi / 8, 4.0)
-    np.testing.assert_allclose(velocities, [-8.39169518, -3.58902142], atol=5e-9)
-
-
-@pytest.mark.parametrize(("p", "w"), [(0.7, 0.3), (0.9, 0.5), (0.55, np.pi / 8), (0.5, 0.6), (0.62, 0.7)])
-def test_critical_beta_is_where_the_worst_even_law_lets_go(p, w):
-    """Velocity of the lighter arc's edge over all pairs of atoms: inwards for every law above, not below."""
-    q, a = 1 - p, np.linspace(0, w, 801)
-
-    def worst(beta):
-        """Greatest outward velocity of the edge π+w over laws ½(δ_{±b}) of mass p and ½(δ_{π±a}) of mass q."""
-
-        def pull(s):
-            return np.exp(beta * np.cos(s)) * np.sin(s)
-
-        edge = np.pi + w
-        own = 0.5 * (pull(np.pi + a - edge) + pull(np.pi - a - edge))
-        other = 0.5 * (pull(a - edge) + pull(-a - edge))
-        return np.max(q * own) + np.max(p * other)
-
-    critical = theory.critical_beta(p, w)
-    assert worst(critical * (1 + 1e-4)) < 0 < worst(critical * (1 - 1e-4))
-    edges = np.log(p / q) / (2 * np.cos(2 * w))
-    assert critical >= edges - 1e-12
-    if (p, w) in ((0.7, 0.3), (0.9, 0.5)):
-        assert critical == pytest.approx(edges, rel=1e-10)
-
-
-@pytest.mark.parametrize(("p", "w", "beta"), [(0.7, np.pi / 8, 4.0), (0.6, 0.5, 1.3)])
-def test_edge_velocities_by_quadrature(p, w, beta):
-    tokens = theory.two_arcs(40, p, w)
-    x, weights = np.asarray(tokens.x), np.asarray(tokens.weights)
-    for edge, expected in zip((w, np.pi + w), theory.edge_velocities(p, w, beta), strict=True):
-        at, tangent = np.array([np.cos(edge), np.sin(edge)]), np.array([-np.sin(edge), np.cos(edge)])
-        assert np.sum(weights * np.exp(beta * x @ at) * (x @ tangent)) == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (lambda: theory.growth_rate(1, 1.0, 1), "`d` must be a whole number, at least 2"),
-        (lambda: theory.growth_rate(2, -1.0, 1), "`beta` must be at least 0 and finite"),
-        (lambda: theory.growth_rate(2, 1.0, 0), "`degree` must be a whole number, at least 1"),
-        (lambda: theory.growth_rate(2, 1.0, 1.5), "`degree` must be a whole number, at least 1"),
-        (lambda: theory.growth_rate(2, 1.0, 1, "hard"), "`flow` must be 'softmax' or 'unnormalised'"),
-        (lambda: theory.fastest_degree(2, float("nan")), "`beta` must be at least 0 and finite"),
         (lambda: theory.equispaced_spectrum(1, 1.0), "`n` must be a whole number, at least 2"),
         (lambda: theory.antipodal_rates(1.0, 1.0), "`p` must lie between 0 and 1"),
-        (lambda: theory.antipodal_spectrum(0.5, jnp.exp, np.eye(2), [1, 1]), "`axis` must be a vector of norm 1"),
-        (lambda: theory.antipodal_spectrum(0.5, jnp.exp, np.diag([1, 2]), [0.6, 0.8]), "`axis` must be an eigenvector of A"),
-        (lambda: theory.antipodal_spectrum(0.5, jnp.exp, [[0, 1], [0, 0]], [1, 0]), "`A` must be one symmetric"),
+        (
+            lambda: theory.antipodal_spectrum(0.5, jnp.exp, np.eye(2), [1, 1]),
+            "`axis` must be a vector of norm 1",
+        ),
+        (
+            lambda: theory.antipodal_spectrum(0.5, jnp.exp, np.diag([1, 2]), [0.6, 0.8]),
+            "`axis` must be an eigenvector of A",
+        ),
+        (
+            lambda: theory.antipodal_spectrum(0.5, jnp.exp, [[0, 1], [0, 0]], [1, 0]),
+            "`A` must be one symmetric",
+        ),
         (lambda: theory.pl_constant(1.0, 1.0), r"`angle` must lie in \[0, π/4\]"),
         (lambda: theory.pl_bound(0.1, 1e4), "`beta` must give values below"),
         (lambda: theory.synchronisation_rate(1e5, 2), "`beta` must have"),
-        (lambda: theory.critical_beta(0.7, 1.0), "`w` must lie between 0 and π/4"),
+        (lambda: theory.pl_constant(0.3, np.inf), "`beta` must be a finite number"),
+        (lambda: theory.antipodal_rates(0.3, -800.0, "unnormalised"), "`beta` must give values below"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_sentence(bad, sentence):
     with pytest.raises(tkf.InputError, match="^" + sentence):
         bad()

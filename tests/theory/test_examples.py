@@ -30,6 +30,17 @@ def test_near_dirac(eps, beta):
         assert theory.near_dirac_deficit(eps, beta) == pytest.approx(printed, rel=1e-12)
 
 
+@pytest.mark.parametrize("beta", [-0.5, -4.0])
+def test_near_dirac_deficit_at_negative_beta(beta):
+    """e^β/2β − (1/2β)Σ w_i w_j e^{β⟨x_i,x_j⟩}, positive though both energies are negative."""
+    w = np.array([0.7, 0.3])
+    energy = w @ np.exp(beta * np.array([[1, -1], [-1, 1]])) @ w / (2 * beta)
+    assert theory.near_dirac_deficit(0.3, beta) == pytest.approx(
+        np.exp(beta) / (2 * beta) - energy, rel=1e-12
+    )
+    assert theory.near_dirac_deficit(0.3, beta) > 0
+
+
 def test_three_atoms_reference_numbers():
     tokens = theory.three_atoms(0.7)
     assert float(tokens.weights[2]) == pytest.approx(0.075, abs=1e-15)

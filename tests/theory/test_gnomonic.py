@@ -54,6 +54,28 @@ def test_consensus_is_the_velocity_seen_in_the_chart(d, flow):
     )
 
 
+@pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
+@pytest.mark.parametrize("beta", [2.5, -2.5])
+def test_consensus_pair_by_pair(beta, flow):
+    """u = Fᵀx/⟨x,w0⟩ differentiated by hand along the velocity of each token, β of either sign."""
+    tokens, w0 = hemisphere(7, 3, 1)
+    x, w, F = np.asarray(tokens.x), np.asarray(tokens.weights), np.asarray(tkf.sphere.frame(jnp.asarray(w0)))
+    found = np.asarray(theory.consensus(theory.gnomonic(tokens.x, w0), tokens.weights, beta, flow))
+    for i in range(7):
+        k = np.array([w[j] * np.exp(beta * x[i] @ x[j]) for j in range(7)])
+        v = k @ x / (k.sum() if flow == "softmax" else 1.0)
+        v -= (v @ x[i]) * x[i]
+        height = x[i] @ w0
+        np.testing.assert_allclose(found[i], F.T @ v / height - F.T @ x[i] * (v @ w0) / height**2, rtol=1e-10)
+
+
+def test_consensus_at_very_negative_beta_reads_the_farthest_token():
+    """No overflow: the softmax row of token 0 is all on token 2, and e^{β(g−1)} would be e^{2·10⁴}."""
+    u = np.array([[0.0], [1.0], [2.0]])
+    moved = np.asarray(theory.consensus(u, np.ones(3) / 3, -1e5))
+    assert moved[0, 0] == pytest.approx(2 / np.sqrt(5), rel=1e-12)
+
+
 @pytest.mark.slow
 def test_the_hull_shrinks():
     tokens, w0 = hemisphere(40, 3, 2)

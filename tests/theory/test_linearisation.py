@@ -130,7 +130,7 @@ def test_matrix_free_leaves_out_the_rotations_of_stable_tokens():
 @pytest.mark.slow
 def test_matrix_free_for_many_tokens():
     n, beta = 3000, 50.0
-    assert n > linearisation.LARGEST_DENSE
+    assert n > linearisation.LARGEST_DENSE_SIZE
     found = theory.stability(attention(2, beta, "softmax"), ring(n))
     np.testing.assert_allclose(found.spectrum, falling(theory.equispaced_spectrum(n, beta))[:8], rtol=1e-8)
 

@@ -19,14 +19,14 @@ def test_moments_of_von_mises():
     )
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1, 3.0])
+@pytest.mark.parametrize("beta", [0.0, 0.1, 3.0, -0.1, -3.0])
 def test_moment_slope_is_that_of_the_tokens(beta):
-    """z_n' = in∫e^{inθ}v(θ)dμ with v from the tokens' own velocities, for a law of quadrature tokens."""
+    """z_n' = in∫e^{inθ}v(θ)dμ with v from sums over quadrature tokens."""
     law = lambda t: np.exp(np.cos(t) + 0.5 * np.sin(2 * t))  # noqa: E731
     tokens = tkf.initial.circle_density(law, 400)
     x, w = np.asarray(tokens.x), np.asarray(tokens.weights)
-    v = np.asarray(tkf.UnnormalisedAttention(tkf.AttentionWeights.identity(2), beta).velocity(tokens))
-    speed = x[:, 0] * v[:, 1] - x[:, 1] * v[:, 0]
+    theta = np.arctan2(x[:, 1], x[:, 0])
+    speed = np.array([np.sum(w * np.exp(beta * np.cos(theta - a)) * np.sin(theta - a)) for a in theta])
     n = np.arange(0, 6)
     waves = (x[:, 0] + 1j * x[:, 1]) ** n[:, None]
     expected = 1j * n * (waves @ (w * speed))
@@ -120,7 +120,9 @@ def test_bad_input_is_one_sentence():
         theory.fourier_moments([0.0, 9.0], 0.5 ** np.arange(30), 0.1)
     with pytest.raises(tkf.InputError, match="^`z0` must be moments"):
         theory.fourier_moments([0.0, 1.0], np.array([0.5, 0.2]), 0.1)
-    with pytest.raises(tkf.InputError, match="^`beta` must be at least 0"):
-        theory.moment_slope(np.array([1.0, 0.2]), -1.0)
+    with pytest.raises(tkf.InputError, match="^`beta` must be a finite number"):
+        theory.moment_slope(np.array([1.0, 0.2]), np.inf)
+    with pytest.raises(tkf.InputError, match="^`beta` must give values below"):
+        theory.moment_slope(np.array([1.0, 0.2]), -800.0)
     with pytest.raises(tkf.InputError, match="^`modes` must be a whole number"):
         theory.circle_moments(np.cos, 0)

@@ -28,6 +28,78 @@ def test_equiangular_equation_comes_from_the_full_system():
         assert (-3 * rhos[0] + 4 * rhos[1] - rhos[2]) / (2 * h) == pytest.approx(slope, rel=1e-6)
 
 
+def token_products(n, beta, rho0, ts, flow):
+    """⟨x_0, x_1⟩ of n tokens in R^n that start equiangular, token by token and pair by pair; β a function of t."""
+    gram = np.full((n, n), rho0) + (1 - rho0) * np.eye(n)
+
+    def slope(t, flat):
+        x = flat.reshape(n, n)
+        v = np.zeros((n, n))
+        for i in range(n):
+            mass = 0.0
+            for j in range(n):
+                weight = np.exp(beta(t) * (x[i] @ x[j])) / n
+                v[i] += weight * x[j]
+                mass += weight
+            v[i] /= mass if flow == "softmax" else 1.0
+            v[i] -= (v[i] @ x[i]) * x[i]
+        return v.ravel()
+
+    x0 = np.linalg.cholesky(gram).ravel()
+    moved = integrate.solve_ivp(slope, (0, ts[-1]), x0, "DOP853", ts, rtol=1e-11, atol=1e-13).y.T
+    return np.array([x[:n] @ x[n : 2 * n] for x in moved])
+
+
+@pytest.mark.parametrize("flow", ["softmax", "unnormalised"])
+@pytest.mark.parametrize("rho0", [0.1, -0.2])
+def test_equiangular_at_negative_beta_is_the_full_system(flow, rho0):
+    ts = [0.4, 1.5]
+    expected = token_products(4, lambda t: -3.0, rho0, ts, flow)
+    np.testing.assert_allclose(theory.equiangular(ts, 4, -3.0, rho0, flow), expected, rtol=1e-8)
+
+
+def test_equiangular_at_very_negative_beta():
+    """Each token reads the others alike and not itself: ρ' = 2(1−ρ)((n−1)ρ+1)/(n−1) until 1−ρ ~ 1/|β|."""
+    n, rho0, t = 5, 0.1, 0.7
+    ratio = (rho0 + 1 / (n - 1)) / (1 - rho0) * np.exp(2 * t * n / (n - 1))  # (ρ + 1/(n−1))/(1−ρ) grows so
+    expected = (ratio - 1 / (n - 1)) / (1 + ratio)
+    assert theory.equiangular([t], n, -1e5, rho0)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_equiangular_with_a_temperature_that_falls():
+    """β(t) = 1 + t, n = 6, ρ0 = .1: the printed digits of theory §6.5; and the full system, also through 0."""
+    assert theory.equiangular([2.0], 6, lambda t: 1 + t, 0.1)[0] == pytest.approx(0.879105645088, abs=5e-13)
+    for flow in ("softmax", "unnormalised"):
+        expected = token_products(4, lambda t: 1 - 2 * t, 0.1, [0.5, 1.5], flow)
+        found = theory.equiangular([0.5, 1.5], 4, lambda t: 1 - 2 * t, 0.1, flow)
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_a_constant_function_is_the_constant():
+    expected = theory.equiangular([1.0, 3.0], 6, -0.7, 0.1)
+    np.testing.assert_allclose(theory.equiangular([1.0, 3.0], 6, lambda t: -0.7, 0.1), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("beta", [-0.5, -30.0])
+def test_two_tokens_at_negative_beta_are_the_pair_itself(beta):
+    """The pair itself, token by token: the time at which its inner product is .8."""
+
+    def slope(_, x):
+        x, y = x[:2], x[2:]
+        k = np.exp(beta * (x @ y - 1))
+        p, q = 1 / (1 + k), k / (1 + k)
+        u, v = p * x + q * y, p * y + q * x
+        return np.concatenate([u - (u @ x) * x, v - (v @ y) * y])
+
+    def reached(_, x):
+        return x[:2] @ x[2:] - 0.8
+
+    reached.terminal = True
+    start = np.array([1.0, 0.0, -0.3, np.sqrt(1 - 0.09)])
+    run = integrate.solve_ivp(slope, (0, 50), start, "DOP853", rtol=1e-12, atol=1e-14, events=reached)
+    assert theory.two_tokens(-0.3, 0.8, beta) == pytest.approx(run.t_events[0][0], rel=1e-9)
+
+
 def test_two_tokens_reference_numbers():
     assert theory.two_tokens(0, 0.9, 5.0) == pytest.approx(16.9525332, abs=5e-8)
     assert theory.two_tokens(0, 0.9, 20.0) == pytest.approx(1.21917570e7, abs=0.05)
@@ -97,8 +169,17 @@ def test_zero_temperature_orbits_do_not_overflow_and_end_in_the_top_eigenvector(
         (lambda: theory.equiangular([1, 0], 4, 1.0, 0.0), "`ts` must be increasing"),
         (lambda: theory.two_tokens(0.5, 0.4, 1.0), "`rho0` must lie in"),
         (lambda: theory.poisson_order([0, 1], 1.0, 3), "`r0` must lie in"),
-        (lambda: theory.equiangular([0, 1], 8, 800.0, 0.1, "unnormalised"), "`beta` must be at most 500 for"),
-        (lambda: theory.equiangular([0, 1], 8, np.inf, 0.1), "`beta` must be at least 0 and finite"),
+        (
+            lambda: theory.equiangular([0, 1], 8, 800.0, 0.1, "unnormalised"),
+            "`beta` must be at most 500 in size",
+        ),
+        (lambda: theory.equiangular([0, 1], 8, np.inf, 0.1), "`beta` must be a finite number"),
+        (lambda: theory.equiangular([0, 1], 8, lambda t: "cold", 0.1), "`beta` must be a number"),
+        (
+            lambda: theory.equiangular([0, 1], 8, lambda t: 1.0 if t < 0.5 else np.inf, 0.1),
+            "`beta` must be a finite",
+        ),
+        (lambda: theory.equiangular([0, 1], 8, -501.0, 0.1, "unnormalised"), "`beta` must be at most 500 in"),
         (lambda: theory.equiangular([0, 1], 8, "cold", 0.1), "`beta` must be a number"),
         (lambda: theory.equiangular([0, 1], 2.5, 1.0, 0.1), "`n` must be a whole number"),
         (lambda: theory.equiangular([0, 1], 2, 1.0, 0.1, ["softmax"]), "`flow` must be 'softmax' or"),
@@ -111,7 +192,6 @@ def test_zero_temperature_orbits_do_not_overflow_and_end_in_the_top_eigenvector(
         (lambda: theory.two_tokens(0.0, 1.0, 1.0), r"`rho1` must lie in \(−1, 1\)"),
         (lambda: theory.poisson_radius_order(0.5, 2.5), "`d` must be a whole number"),
         (lambda: theory.lorentz(np.eye(3), [0.5, 0.5], [0, 1]), r"`weights` must have shape \(3,\)"),
-        (lambda: theory.equiangular([0, 1], 8, -1.0, 0.1), "`beta` must be at least 0 and finite"),
         (lambda: theory.poisson_radius_order(2.5, 3), r"`r` must lie in \[0, 1\], but was 2.5"),
         (lambda: theory.lorentz(np.eye(3), [0, 1, 2], [0, 1]), "`weights` must be at least 0 and sum to 1"),
         (lambda: theory.lorentz([1.0, 0.0], [1.0], [0, 1]), r"`x0` must have shape \(n, d\)"),
@@ -178,46 +258,22 @@ def test_times_count_from_the_initial_value():
     np.testing.assert_allclose(theory.poisson_order([1.0], 0.2, 3), [0.4747500789], atol=1e-10)
 
 
-def test_pre_norm_reference_numbers():
-    rho, r = theory.pre_norm([0, 3], 6, 1.0, 0.1, 1.0)
-    assert rho[1] == pytest.approx(0.86445018, abs=5e-9)
-    assert r[1] == pytest.approx(3.0687006, abs=5e-8)
-
-
-@pytest.mark.parametrize(
-    ("n", "beta", "rho0", "r0"), [(6, 1.0, 0.1, 1.0), (4, 3.0, -0.2, 0.5), (9, 0.0, 0.3, 4.0)]
-)
-def test_pre_norm_is_the_full_system(n, beta, rho0, r0):
-    """n tokens in R^n with x' = A, the softmax mean of the directions: no polar coordinates."""
-    x0 = r0 * np.asarray(tkf.initial.equiangular(n, n, rho0).x)
-
-    def slope(_, x):
-        theta = x.reshape(n, n) / np.linalg.norm(x.reshape(n, n), axis=1, keepdims=True)
-        p = np.exp(beta * theta @ theta.T)
-        return ((p / p.sum(axis=1, keepdims=True)) @ theta).ravel()
-
-    ts = np.array([0.7, 3.0])
-    x = integrate.solve_ivp(slope, (0, 3), x0.ravel(), "DOP853", ts, rtol=1e-12, atol=1e-13).y.T.reshape(
-        2, n, n
-    )
-    norms = np.linalg.norm(x, axis=2)
-    rho, r = theory.pre_norm(ts, n, beta, rho0, r0)
-    np.testing.assert_allclose(norms, np.repeat(r[:, None], n, axis=1), rtol=1e-10)
-    np.testing.assert_allclose(np.sum(x[:, 0] * x[:, 1], axis=1) / norms[:, 0] ** 2, rho, rtol=1e-9)
-
-
-def test_pre_norm_is_algebraic():
-    rho, r = theory.pre_norm([1e3, 1e4], 6, 1.0, 0.1, 1.0)
-    assert np.log((1 - rho[0]) / (1 - rho[1])) / np.log(10) == pytest.approx(2, abs=0.01)
-    assert r[1] / 1e4 == pytest.approx(1, abs=1e-3)
-
-
 @pytest.mark.parametrize(("n", "gamma", "rho"), [(5, 1.0, 0.3), (40, 2.0, 0.5), (7, 0.4, 0.0)])
 def test_equiangular_layer_is_the_layer(n, gamma, rho):
     tokens = tkf.initial.equiangular(n, n, rho)
     model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(n), gamma * np.log(n))
-    out = tkf.sphere.retract(model.attention(tokens.x, tokens))
+    out = tkf.sphere.retract(model.output(tokens.x, tokens))
     assert theory.equiangular_layer(n, gamma, rho) == pytest.approx(float(out[0] @ out[1]), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "gamma", "rho"), [(5, -1.0, 0.3), (12, -0.4, -0.05)])
+def test_equiangular_layer_at_negative_beta(n, gamma, rho):
+    """The layer written out with β = γ log n < 0."""
+    x = np.linalg.cholesky(np.full((n, n), rho) + (1 - rho) * np.eye(n))
+    k = np.exp(gamma * np.log(n) * x @ x.T)
+    a = k @ x
+    expected = a[0] @ a[1] / np.linalg.norm(a[0]) / np.linalg.norm(a[1])
+    assert theory.equiangular_layer(n, gamma, rho) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.9])
@@ -226,7 +282,7 @@ def test_long_context_limit(rho):
     assert theory.long_context_limit(0.99 * critical, rho) == 1
     assert theory.long_context_limit(critical, rho) == pytest.approx(4 * rho / (1 + 3 * rho), rel=1e-14)
     assert theory.long_context_limit(1.01 * critical, rho) == rho
-    for factor in (0.9, 1.0, 1.1):
+    for factor in (-0.5, 0.9, 1.0, 1.1):
         found = theory.equiangular_layer(1e300, factor * critical, rho)
         assert found == pytest.approx(theory.long_context_limit(factor * critical, rho), rel=1e-12)
 
@@ -234,9 +290,6 @@ def test_long_context_limit(rho):
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (lambda: theory.pre_norm([0, 1], 1, 1.0, 0.0, 1.0), "`n` must be a whole number, at least 2"),
-        (lambda: theory.pre_norm([0, 1], 3, 1.0, 0.0, 0.0), "`r0` must be positive"),
-        (lambda: theory.pre_norm([0, 1], 3, -1.0, 0.0, 1.0), "`beta` must be at least 0"),
         (lambda: theory.equiangular_layer(1, 1.0, 0.5), "`n` must be at least 2"),
         (lambda: theory.equiangular_layer(4, 1.0, 1.0), "`rho` must lie in"),
         (lambda: theory.long_context_limit(1.0, 0.0), "`rho` must lie between 0 and 1"),

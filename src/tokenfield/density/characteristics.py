@@ -18,29 +18,37 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from tokenfield import initial
-from tokenfield.attention.auto import Switchboard
-from tokenfield.attention.direct import DIRECT, Sums
-from tokenfield.attention.fast import Fast
 from tokenfield.density.divergence import velocity_and_divergence
 from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.march import Marched, adaptive, march
 from tokenfield.density.panels import Panels, even_panels, to_divide
-from tokenfield.density.resolution import verdict
+from tokenfield.density.resolution import resolution_warning
 from tokenfield.density.result import DensityTrajectory, conclude
-from tokenfield.density.start import start
+from tokenfield.density.start import initial_density
 from tokenfield.errors import InputError, as_number, as_whole, require
-from tokenfield.models import HardmaxAttention, Model
-from tokenfield.tokens import Tokens
+from tokenfield.laws import initial
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.base import Model
+from tokenfield.registry import Setting, register
+from tokenfield.sums.base import Sums
+from tokenfield.sums.choice import policy_for
+from tokenfield.sums.direct import DIRECT
+from tokenfield.sums.expansion import Expansion
 
 #: Gauss nodes of a panel in each direction; two fewer in the first round, two more in the last.
-ORDER = 8
+NODES_PER_DIRECTION = 8
 #: Tail of a panel from which on it is cut into four, because there is a step inside.
-STEEP = 0.03
+STEEP_TAIL = 0.03
 #: Rounds after which panels are no longer divided.
-MOST_ROUNDS = 16
+MAX_ROUNDS = 16
 
 
+@register(
+    "domain",
+    "characteristics",
+    settings={"n": Setting(int), "rule": None},  # n has to be said: what suffices depends on the dimension
+    size=lambda settings: 4 * settings.n,
+)
 class Characteristics(Domain):
     """Nodes that move with the flow; d = 2 and 3 with panels, other d with Sobol points or a given `rule`.
 
@@ -89,25 +97,25 @@ class Characteristics(Domain):
 
     def _refined(self, problem: Problem, watch: Watch) -> "tuple[_Flowed, np.ndarray, int]":
         """The last of some rounds, how much it differs from the one before, and their number."""
-        panels = even_panels(problem.model.d, self.n, ORDER).with_order(ORDER - 2)
+        panels = even_panels(problem.model.d, self.n, NODES_PER_DIRECTION).with_order(NODES_PER_DIRECTION - 2)
         allowed, rounds = self.accuracy / 4, 1
         last = self._flow(problem, *_law(problem, panels.points(), panels.weights()), watch)
         parts = _parts(panels, last, allowed)
         while True:
-            panels, before, rounds = panels.divided(parts, ORDER), last, rounds + 1
+            panels, before, rounds = panels.divided(parts, NODES_PER_DIRECTION), last, rounds + 1
             last = self._flow(problem, *_law(problem, panels.points(), panels.weights()), watch)
             error = _difference(before, last)
             whole = panels.n <= self.most and _parts(panels, last, allowed).max() == 1
             if (error.max() <= self.accuracy or whole) and last.marched.complete:
                 # rounds that divide few panels agree too well, and one that finds none to divide need not
                 # agree with a coarse one before it: more nodes in every panel have the last word
-                finer = panels.with_order(ORDER + 2)
+                finer = panels.with_order(NODES_PER_DIRECTION + 2)
                 checked = self._flow(problem, *_law(problem, finer.points(), finer.weights()), watch)
                 error, rounds = _difference(last, checked), rounds + 1
                 if error.max() <= self.accuracy:
                     return checked, error, rounds
                 allowed /= 4
-            if not last.marched.complete or rounds >= MOST_ROUNDS:
+            if not last.marched.complete or rounds >= MAX_ROUNDS:
                 return last, error, rounds
             parts = _parts(panels, last, allowed)
             while parts.max() == 1 and allowed > 1e-3 * self.accuracy:
@@ -115,7 +123,7 @@ class Characteristics(Domain):
                 parts = _parts(panels, last, allowed)
             if (
                 parts.max() == 1
-                or panels.n + np.sum(np.prod(parts, axis=1) - 1) * ORDER**panels.k > self.most
+                or panels.n + np.sum(np.prod(parts, axis=1) - 1) * NODES_PER_DIRECTION**panels.k > self.most
             ):
                 return last, error, rounds
 
@@ -143,25 +151,39 @@ class Characteristics(Domain):
     def _result(
         self, problem: Problem, last: "_Flowed", error: np.ndarray | None, rounds: int
     ) -> DensityTrajectory:
-        marched, said = last.marched, ""
+        marched, warning = last.marched, ""
         if error is None:
             error = np.full(len(last.x), np.nan)
             note = "; one set of nodes, so no estimate of its error"
             marched = marched._replace(status=marched.status + note)
         else:
-            missed = f"two resolutions differ by {error.max():.1e}"
-            said = verdict(problem.ts, error, self.accuracy, missed)
+            shortfall = f"two resolutions differ by {error.max():.1e}"
+            warning = resolution_warning(problem.ts, error, self.accuracy, shortfall)
         return conclude(
-            self, problem, marched, last.x, last.density, np.broadcast_to(last.masses, last.density.shape),
-            error[: len(last.x)], said, rounds=rounds,
-        )  # fmt: skip
+            self,
+            problem,
+            marched,
+            last.x,
+            last.density,
+            np.broadcast_to(last.masses, last.density.shape),
+            error[: len(last.x)],
+            warning,
+            rounds=rounds,
+        )
 
     def tokens(self, nodes: np.ndarray, masses: np.ndarray) -> Tokens:
         """The nodes with their masses."""
         return Tokens(nodes, masses)
 
     def sample(self, nodes: np.ndarray, masses: np.ndarray, n: int, rng: np.random.Generator) -> Tokens:
-        """Nodes drawn by their masses; they are as close together as the quadrature is fine."""
+        """Nodes drawn by their masses; they are as close together as the quadrature is fine.
+
+        Args:
+            nodes: points, (nodes, d).
+            masses: shares of the mass, (nodes,), not negative, sum 1.
+            n: how many tokens.
+            rng: source of random numbers.
+        """
         return Tokens(nodes[rng.choice(len(nodes), n, p=masses)])
 
 
@@ -206,18 +228,13 @@ def _refuse(problem: Problem) -> None:
             "`domain` must not be characteristics for a model with noise, whose law is not carried by a flow;"
             " use an Eulerian domain (circle, sphere, zonal) or simulate tokens"
         )
-    if isinstance(problem.model, HardmaxAttention) or getattr(problem.model, "infinite", False):
-        raise InputError(
-            "`model` must have a smooth velocity, but was a hardmax, which no density can follow;"
-            " ZeroTemperature is the limit of densities"
-        )
     require(callable(problem.rho0), "rho0", "be a function of points (m, d)", repr(problem.rho0))
 
 
 def _law(problem: Problem, x: Any, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes, the normalised ρ0 there, and the masses, for a rule of the uniform law."""
     x, weights = np.asarray(x), np.asarray(weights)
-    density = start(problem.rho0, x, weights)
+    density = initial_density(problem.rho0, x, weights)
     return x, density, weights * density
 
 
@@ -235,7 +252,7 @@ def _parts(panels: Panels, flowed: _Flowed, allowed: float) -> np.ndarray:
     marked = to_divide(share, allowed)
     tails = np.maximum(places, panels.tails(relative))
     along = tails >= 0.1 * tails.max(axis=1, keepdims=True)
-    return np.where(marked[:, None] & along, np.where(tails > STEEP, 4, 2), 1)
+    return np.where(marked[:, None] & along, np.where(tails > STEEP_TAIL, 4, 2), 1)
 
 
 def _difference(a: _Flowed, b: _Flowed) -> np.ndarray:
@@ -251,6 +268,5 @@ def _padded(n: int) -> int:
 
 def _sums(model: Model, tokens: Tokens, tolerance: float) -> Sums:
     """Fast sums where they pay, else direct ones; both have derivatives."""
-    heads = model.exponents
-    board = Switchboard("auto", None if heads is None else np.asarray(heads), tokens, max(tolerance, 1e-12))
-    return board.sums if isinstance(board.sums, Fast) else DIRECT
+    sums = policy_for(model, tokens, "auto", max(tolerance, 1e-12)).sums
+    return sums if isinstance(sums, Expansion) else DIRECT

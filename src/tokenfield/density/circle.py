@@ -19,32 +19,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from tokenfield.attention.fast import fast_size
-from tokenfield.density.circle_reading import (
-    Convolution,
-    Dense,
-    General,
-    angles,
-    convolution,
-    on_grid,
-    points,
-)
+from tokenfield.density.circle_reading import Velocity, velocity
 from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.march import Advanced, adaptive, march
-from tokenfield.density.resolution import HOPELESS, SPECTRAL_TAIL, undershoot, verdict
+from tokenfield.density.resolution import SPECTRAL_TAIL, UNRESOLVABLE_TAIL, resolution_warning, undershoot
 from tokenfield.density.result import DensityTrajectory, conclude
-from tokenfield.density.start import start
+from tokenfield.density.start import initial_density
 from tokenfield.density.volumes import advance_cells, cells_of
 from tokenfield.errors import as_number, as_whole, require
-from tokenfield.models import Model
-from tokenfield.tokens import Tokens
+from tokenfield.geometry.circle import angles, fast_size, points
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.base import Model
+from tokenfield.registry import register
 
 #: Share of the mass in structures of the width of a cell from which a run of cells counts as under-resolved.
-VOLUME_TAIL = 0.1
+MAX_VOLUME_TAIL = 0.1
 
 Scheme = Literal["auto", "spectral", "volume"]
 
 
+@register(
+    "domain",
+    "circle",
+    settings={"modes": int, "tolerance": float},
+    places="of_angles",
+    size=lambda settings: settings.modes,
+)
 class Circle(Domain):
     """A density on the circle with `modes` Fourier modes or cells; ρ0 is a function of angles.
 
@@ -73,8 +73,12 @@ class Circle(Domain):
         """Spectral or by cells."""
         require(problem.model.d == 2, "model", "act in dimension 2 on the circle", problem.model.d)
         noisy = problem.diffusion > 0
-        require(not (noisy and self.scheme == "volume"), "scheme",
-                'be "spectral" for a model with noise, which smooths', repr(self.scheme))  # fmt: skip
+        require(
+            not (noisy and self.scheme == "volume"),
+            "scheme",
+            'be "spectral" for a model with noise, which smooths',
+            repr(self.scheme),
+        )
         if self.scheme == "volume":
             return self._volume(problem, watch)
         result = self._spectral(problem, watch, stop=self.scheme == "auto" and not noisy)
@@ -88,7 +92,14 @@ class Circle(Domain):
         return Tokens(points(nodes), masses)
 
     def sample(self, nodes: np.ndarray, masses: np.ndarray, n: int, rng: np.random.Generator) -> Tokens:
-        """A cell by its mass, then a place in it."""
+        """A cell by its mass, then a place in it.
+
+        Args:
+            nodes: angles, (nodes,).
+            masses: shares of the mass, (nodes,), not negative, sum 1.
+            n: how many tokens.
+            rng: source of random numbers.
+        """
         cell = rng.choice(len(nodes), n, p=masses)
         return Tokens(points(nodes[cell] + (rng.uniform(size=n) - 0.5) * (2 * np.pi / len(nodes))))
 
@@ -96,20 +107,20 @@ class Circle(Domain):
 
     def _spectral(self, problem: Problem, watch: Watch, stop: bool) -> DensityTrajectory:
         theta = angles(self.modes)
-        rho = start(problem.rho0, theta, np.full(self.modes, 1 / self.modes))
+        rho = initial_density(problem.rho0, theta, np.full(self.modes, 1 / self.modes))
         coefficients = np.fft.rfft(rho, norm="forward") * np.exp(-1j * _wave(self.modes) * theta[0])
         y0 = _packed(coefficients[: self.modes // 2])
         field = spectral_field(problem.model, self.modes)
         decay = None
         if problem.diffusion > 0:
             decay = problem.diffusion * jnp.arange(self.modes // 2) ** 2 * jnp.ones((2, 1))
-        limit = SPECTRAL_TAIL if stop else HOPELESS
+        limit = SPECTRAL_TAIL if stop else UNRESOLVABLE_TAIL
         healthy = lambda y: bool(self._tail(y[None])[0][0] <= limit)  # noqa: E731
         marched = march(adaptive(field, self.tolerance, decay), y0, problem.ts, watch, healthy)
         tail, density = self._tail(marched.y)
-        missed = f"the finest of {self.modes} modes carry up to {tail.max():.1e} of the density"
-        said = verdict(problem.ts, tail, SPECTRAL_TAIL, missed)
-        return conclude(self, problem, marched, theta, density, density / self.modes, tail, said)
+        shortfall = f"the finest of {self.modes} modes carry up to {tail.max():.1e} of the density"
+        warning = resolution_warning(problem.ts, tail, SPECTRAL_TAIL, shortfall)
+        return conclude(self, problem, marched, theta, density, density / self.modes, tail, warning)
 
     def _tail(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the modes may have missed at each time, and the density at the nodes."""
@@ -126,7 +137,7 @@ class Circle(Domain):
 
     def _volume(self, problem: Problem, watch: Watch) -> DensityTrajectory:
         theta = angles(self.modes)
-        rho = start(problem.rho0, theta, np.full(self.modes, 1 / self.modes))
+        rho = initial_density(problem.rho0, theta, np.full(self.modes, 1 / self.modes))
         cells = cells_of(problem.model, self.modes)
 
         def advance(y: Array, t0: Array, t1: Array, dt: Array) -> Advanced:
@@ -136,9 +147,9 @@ class Circle(Domain):
         density = marched.y
         bend = density - 0.5 * (np.roll(density, 1, axis=1) + np.roll(density, -1, axis=1))
         tail = np.mean(np.abs(bend), axis=1) / 2
-        missed = f"the finest of {self.modes} cells cut off up to {tail.max():.1e} of the density"
-        said = verdict(problem.ts, tail, VOLUME_TAIL, missed)
-        return conclude(self, problem, marched, theta, density, density / self.modes, tail, said)
+        shortfall = f"the finest of {self.modes} cells cut off up to {tail.max():.1e} of the density"
+        warning = resolution_warning(problem.ts, tail, MAX_VOLUME_TAIL, shortfall)
+        return conclude(self, problem, marched, theta, density, density / self.modes, tail, warning)
 
 
 def _wave(size: int) -> np.ndarray:
@@ -150,26 +161,22 @@ def _packed(c: np.ndarray) -> Array:
     return jnp.stack([jnp.real(c), jnp.imag(c)])
 
 
-class Spectral(eqx.Module):
+class CircleField(eqx.Module):
     """dc_k/dt = −ik (ρu)_k without diffusion; products on a grid of `size` points."""
 
-    reading: Convolution | Dense | General
+    velocity: Velocity
     size: int = eqx.field(static=True)
 
     def __call__(self, y: Float[Array, "2 K"]) -> Float[Array, "2 K"]:
         """The change of the packed coefficients."""
         c = y[0] + 1j * y[1]
         rho = jnp.fft.irfft(c, self.size, norm="forward")
-        if isinstance(self.reading, Convolution):
-            u = self.reading.velocity(c, self.size)
-        else:
-            u = self.reading(rho / self.size)
-        flux = jnp.fft.rfft(rho * u, norm="forward")[: c.shape[0]]
+        flux = jnp.fft.rfft(rho * self.velocity(c, rho / self.size), norm="forward")[: c.shape[0]]
         rate = -1j * jnp.arange(c.shape[0]) * flux
         return jnp.stack([rate.real, rate.imag])
 
 
-def spectral_field(model: Model, modes: int) -> Spectral:
+def spectral_field(model: Model, modes: int) -> CircleField:
     """The right-hand side in coefficients for a model."""
     size = fast_size(3 * modes // 2)
-    return Spectral(convolution(model, modes // 2) or on_grid(model, size, on_edges=False), size)
+    return CircleField(velocity(model, modes, size, on_edges=False), size)

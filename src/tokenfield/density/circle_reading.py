@@ -1,33 +1,86 @@
 """What a point of the circle reads from a density: velocities u = ⟨τ, X⟩ from masses or Fourier coefficients.
 
-For heads that are multiples of the identity it is a convolution, diagonal in c_k with the multipliers of
-attention/circle.py. Other heads are matrices on the grid, or on large grids the sums of attention/circle.py
-themselves, with the nodes as tokens.
+A term of the model says its heads and kernel. For heads that are multiples of the identity a reading is a
+convolution, diagonal in c_k with the Fourier coefficients of the kernel's profile. Other heads are matrices
+on the grid, or on large grids the sums of sums/circle.py themselves, with the nodes as tokens. What does not
+depend on the law (MLP, drift, zero temperature, a fixed context) is computed once.
 """
+
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from tokenfield.attention import circle as sums
-from tokenfield.attention.direct import DIRECT, Sums
-from tokenfield.attention.fast import fast_size
-from tokenfield.models import InteractionFlow, Model, Slope, SoftmaxAttention, UnnormalisedAttention
-from tokenfield.tokens import Tokens
+from tokenfield.geometry.circle import angles, points
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.base import Model, Term
+from tokenfield.sums.base import Sums
+from tokenfield.sums.circle import CircleSums
+from tokenfield.sums.direct import DIRECT
 
 #: Up to this many nodes, heads that are no multiples of I are matrices; beyond, near-linear sums.
 LARGEST_MATRIX = 4096
 
-
-def angles(size: int) -> Float[np.ndarray, "size"]:
-    """The nodes (j + ½)·2π/size, which lie on no axis if 4 divides the size."""
-    return (np.arange(size) + 0.5) * (2 * np.pi / size)
+#: (coefficients c_k, masses at the nodes) → velocity at the queries.
+Reading = Callable[[Array, Array], Array]
 
 
-def points(theta: np.ndarray) -> np.ndarray:
-    """(cos θ, sin θ), one row for each angle."""
-    return np.stack([np.cos(theta), np.sin(theta)], axis=1)
+class Velocity(eqx.Module):
+    """u for a whole model: the readings of its terms, each with the factor of its time unit."""
+
+    readings: tuple[Reading, ...]
+    factors: tuple[Array, ...]
+
+    def __call__(self, c: Array, masses: Float[Array, "N"]) -> Float[Array, "N"]:
+        """u at the queries of the grid, from the coefficients c_k and the masses at the nodes."""
+        return sum(  # pyright: ignore[reportReturnType]
+            factor * reading(c, masses) for reading, factor in zip(self.readings, self.factors, strict=True)
+        )
+
+
+def velocity(model: Model, modes: int, size: int, on_edges: bool) -> Velocity:
+    """The velocity of a model on a grid.
+
+    Args:
+        model: without noise.
+        modes: number of Fourier modes, c_k for k < modes // 2.
+        size: points of the grid.
+        on_edges: queries at the left edges of cells, keys in their middles; else both at 2πj/size.
+    """
+    unit = model.log_time_unit
+    terms = [term for term in model.terms if not term.noisy]
+    readings = tuple(_reading(term, modes // 2, size, on_edges) for term in terms)
+    return Velocity(readings, tuple(jnp.exp(term.log_time_unit - unit) for term in terms))
+
+
+def _reading(term: Term, count: int, size: int, on_edges: bool) -> Reading:
+    if not term.interacts:
+        return Fixed.of(term, size, on_edges)
+    return convolution(term, count) or _on_grid(term, size, on_edges)
+
+
+class Fixed(eqx.Module):
+    """Velocities that do not depend on the law."""
+
+    u: Float[Array, "size"]
+
+    @classmethod
+    def of(cls, term: Term, size: int, on_edges: bool) -> "Fixed":
+        """From the output of the term at the queries.
+
+        Args:
+            term: one that does not read the law.
+            size: points of the grid.
+            on_edges: queries at the left edges of cells; else at 2πj/size.
+        """
+        y, x = (jnp.asarray(points(a)) for a in _grids(size, on_edges))
+        return cls(_across(x, term.output(x, Tokens(y))))
+
+    def __call__(self, c: Array, masses: Array) -> Array:
+        """u at the queries."""
+        return self.u
 
 
 class Convolution(eqx.Module):
@@ -48,8 +101,9 @@ class Convolution(eqx.Module):
     normalised: bool = eqx.field(static=True)
     scalar: bool = eqx.field(static=True)
 
-    def velocity(self, c: Array, size: int) -> Float[Array, "size"]:
+    def __call__(self, c: Array, masses: Array) -> Float[Array, "size"]:
         """u at the angles 2πj/size."""
+        size = masses.shape[0]
         tables = [-1j * self.across] + [self.mass] * self.normalised + [self.along] * (not self.scalar)
         values = jnp.fft.irfft(jnp.stack(tables) * c, size, norm="forward")
         across = values[0]
@@ -66,25 +120,19 @@ class Convolution(eqx.Module):
         return jnp.sum(read.imag, axis=0)
 
 
-def convolution(model: Model, count: int) -> Convolution | None:
-    """The multipliers of a model whose heads are multiples of I, up to k = count − 1; None for others."""
-    if isinstance(model, SoftmaxAttention | UnnormalisedAttention) and not model.infinite:
-        heads, V = np.asarray(model.exponents), np.asarray(model.weights.stacked()[1])
-        strengths = heads[:, 0, 0]
-        unit = np.zeros(len(heads))
-        if isinstance(model, UnnormalisedAttention):
-            unit = np.abs(strengths) - float(model.log_time_unit)
-        table = np.asarray(sums.Circle.tables(count, np.abs(strengths))["multipliers"])
-        # I_k(−s) = (−1)^k I_k(s)
-        sign = np.where(strengths[:, None] < 0, (-1.0) ** np.arange(count + 1), 1.0)
-        m = sign * table * np.exp(unit)[:, None]
-    elif isinstance(model, InteractionFlow):
-        heads = V = np.asarray(model.A).reshape(-1, 2, 2)
-        m = np.stack([_kernel_modes(model, a, count) for a in heads[:, 0, 0]])
-    else:
+def convolution(term: Term, count: int) -> Convolution | None:
+    """The multipliers of a term whose heads are multiples of I, up to k = count − 1; None for others."""
+    heads, kernel = term.heads, term.kernel
+    if heads is None or kernel is None or kernel.profile is None or heads.score_bias is not None:
         return None
-    if np.abs(heads - heads[:, :1, :1] * np.eye(2)).max() > 1e-13 * np.abs(heads).max():
+    A, V = np.asarray(heads.B), np.asarray(heads.V)
+    if np.abs(A - A[:, :1, :1] * np.eye(2)).max() > 1e-13 * np.abs(A).max():
         return None
+    strengths = A[:, 0, 0]
+    m = kernel.profile.fourier(strengths, count)
+    if not kernel.normalised:
+        scale = np.abs(strengths) if kernel.profile.scaled else np.zeros(len(A))
+        m = m * np.exp(scale - float(kernel.log_unit))[:, None]
     turn = 0.5 * (V[:, 0, 0] + V[:, 1, 1] + 1j * (V[:, 1, 0] - V[:, 0, 1]))
     mirror = 0.5 * (V[:, 0, 0] - V[:, 1, 1] + 1j * (V[:, 1, 0] + V[:, 0, 1]))
     scalar = bool(np.all(mirror == 0) and np.all(turn.imag == 0))
@@ -96,16 +144,9 @@ def convolution(model: Model, count: int) -> Convolution | None:
         jnp.asarray((after - before) / 2),
         jnp.asarray(turn),
         jnp.asarray(mirror),
-        normalised=isinstance(model, SoftmaxAttention),
+        normalised=kernel.normalised,
         scalar=scalar,
     )
-
-
-def _kernel_modes(model: InteractionFlow, a: float, count: int) -> np.ndarray:
-    """Fourier coefficients 0..count of φ'(a cos s)."""
-    size = fast_size(4 * count + 16)
-    values = Slope(model.phi)(a * jnp.cos(2 * jnp.pi * jnp.arange(size) / size))
-    return np.fft.rfft(np.asarray(values), norm="forward").real[: count + 1]
 
 
 class Dense(eqx.Module):
@@ -114,12 +155,11 @@ class Dense(eqx.Module):
     Every term is positive, so that Z keeps its digits where the query points away from all keys.
     """
 
-    #: e^{⟨q_i,y_j⟩ − top_i}⟨τ_i, V y_j⟩, and the same without the last factor (softmax only).
+    #: weight(s_ij)⟨τ_i, V y_j⟩, and the same without the last factor (normalised kernels only).
     pull: Float[Array, "heads queries nodes"]
     mass: Float[Array, "heads queries nodes"] | None
-    on_edges: bool = eqx.field(static=True)
 
-    def __call__(self, masses: Array) -> Array:
+    def __call__(self, c: Array, masses: Array) -> Array:
         """u at the queries."""
         pull = self.pull @ masses
         if self.mass is None:
@@ -128,18 +168,22 @@ class Dense(eqx.Module):
         return jnp.sum(jnp.where(total > 0, pull / jnp.where(total > 0, total, 1.0), 0.0), axis=0)
 
 
-class General(eqx.Module):
-    """Velocities of any model by its own sums, with the nodes as tokens."""
+class Summed(eqx.Module):
+    """Velocities of any term by its own sums, with the nodes as tokens."""
 
-    model: Model
+    term: Term
     sums: Sums
     on_edges: bool = eqx.field(static=True)
 
-    def __call__(self, masses: Array) -> Array:
+    def __call__(self, c: Array, masses: Array) -> Array:
         """u at the queries."""
         y, x = (jnp.asarray(points(a)) for a in _grids(len(masses), self.on_edges))
-        read = self.model.attention(x, Tokens(y, masses), self.sums)
-        return x[:, 0] * read[:, 1] - x[:, 1] * read[:, 0]
+        return _across(x, self.term.output(x, Tokens(y, masses), self.sums))
+
+
+def _across(x: Array, output: Array) -> Array:
+    """The part of vectors at points x of the circle along the tangent τ."""
+    return x[:, 0] * output[:, 1] - x[:, 1] * output[:, 0]
 
 
 def _grids(size: int, on_edges: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -148,39 +192,22 @@ def _grids(size: int, on_edges: bool) -> tuple[np.ndarray, np.ndarray]:
     return (angles(size), edges) if on_edges else (edges, edges)
 
 
-def on_grid(model: Model, size: int, on_edges: bool) -> Dense | General:
+def _on_grid(term: Term, size: int, on_edges: bool) -> Dense | Summed:
     """Velocities for heads of any form."""
-    heads = model.exponents
-    known = isinstance(model, SoftmaxAttention | UnnormalisedAttention | InteractionFlow)
-    if size > LARGEST_MATRIX or not known or getattr(model, "infinite", False):
-        # spare: every query may point away from the keys; then its sum is direct
-        fast = sums.Circle.plan(np.asarray(heads), 1e-9, spare=size) if heads is not None else DIRECT
-        return General(model, fast, on_edges)
+    heads, kernel, scored = term.heads, term.kernel, term.scored
+    if size > LARGEST_MATRIX or heads is None or kernel is None or scored is None:
+        # as many fallback rows as queries: every query may point away from the keys
+        fast = DIRECT if scored is None else CircleSums.plan(scored, 1e-9, fallback_rows=size)
+        return Summed(term, fast, on_edges)
     y, x = (points(a) for a in _grids(size, on_edges))
     across = np.stack([-x[:, 1], x[:, 0]], axis=1)
-    if isinstance(model, InteractionFlow):
-        A = np.asarray(model.A).reshape(-1, 2, 2)
-        weight, V = np.asarray(Slope(model.phi)(jnp.asarray((x @ A) @ y.T))), A
-    else:
-        V = np.asarray(model.weights.stacked()[1])
-        scores = (x @ np.asarray(heads)) @ y.T
-        top = scores.max(axis=2, keepdims=True)
-        unit = 0.0 if isinstance(model, SoftmaxAttention) else top - float(model.log_time_unit)
-        weight = np.exp(scores - top + unit)
-    pull = weight * ((across @ V) @ y.T)
-    if isinstance(model, SoftmaxAttention):
-        return Dense(jnp.asarray(pull), jnp.asarray(weight), on_edges)
-    return Dense(jnp.asarray(pull.sum(axis=0, keepdims=True)), None, on_edges)
-
-
-class OnEdges(eqx.Module):
-    """A convolution from averages over cells to velocities at their left edges."""
-
-    convolution: Convolution
-
-    def __call__(self, masses: Float[Array, "N"]) -> Float[Array, "N"]:
-        """u at the edges 2πj/N."""
-        size = masses.shape[0]
-        k = jnp.arange(size // 2)
-        c = jnp.fft.rfft(masses)[: size // 2] * jnp.exp(-1j * k * (jnp.pi / size))
-        return self.convolution.velocity(c, size)
+    q = x @ np.asarray(heads.B)
+    if heads.score_bias is not None:
+        q = q + np.asarray(heads.score_bias)[:, None, :]
+    scores = q @ y.T
+    top = scores.max(axis=2, keepdims=True)
+    weight = np.asarray(kernel.weight(jnp.asarray(scores), jnp.asarray(top)))
+    pull = weight * ((across @ np.asarray(heads.V)) @ y.T)
+    if kernel.normalised:
+        return Dense(jnp.asarray(pull), jnp.asarray(weight))
+    return Dense(jnp.asarray(pull.sum(axis=0, keepdims=True)), None)

@@ -11,22 +11,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from tokenfield import sphere
-from tokenfield.attention.direct import DIRECT, Sums
-from tokenfield.models import Model
-from tokenfield.tokens import Tokens
+from tokenfield.geometry import sphere
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.base import Model
+from tokenfield.sums.base import Sums
+from tokenfield.sums.direct import DIRECT
 
 
 def velocity_and_divergence(
     model: Model, x: Float[Array, "m d"], tokens: Tokens, sums: Sums = DIRECT
 ) -> tuple[Float[Array, "m d"], Float[Array, "m"]]:
-    """P_x a and its divergence at the points x, in the field of the tokens.
+    """P_x a, (m, d), and its divergence, (m,), at the points x in the field of the tokens.
 
-    `sums` must not take the points for the tokens themselves (`Direct(symmetric=True)` does).
+    Args:
+        model: the flow, without noise.
+        x: points of the sphere, (m, d).
+        tokens: the law that is read.
+        sums: how sums over it are computed; they must not take the points for the tokens themselves
+            (`Direct(symmetric=True)` does).
     """
 
     def along(e: Array) -> tuple[Array, Array]:
-        a, slope = jax.jvp(lambda x: model.attention(x, tokens, sums), (x,), (e,))
+        a, slope = jax.jvp(lambda x: model.output(x, tokens, sums), (x,), (e,))
         return a, jnp.sum(e * slope, axis=1)
 
     # the layer itself is computed once, its derivatives side by side

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import equinox as eqx
 import numpy as np
 
-from tokenfield.models import Model
-from tokenfield.tokens import Moments, Tokens
+from tokenfield.laws.tokens import Moments, Tokens
+from tokenfield.models.base import Model
 
 if TYPE_CHECKING:
     from tokenfield.density.result import DensityTrajectory
 
 #: Rows of pairs that are held at once.
-ROWS = 256
+PAIR_ROWS_AT_ONCE = 256
 
 #: Told how far a run is, the time reached and the steps so far; says why it is to stop there, if it is.
 Watch = Callable[[float, int], str]
@@ -75,11 +75,24 @@ class Domain(eqx.Module):
         return Moments(weighted.sum(axis=0), weighted.T @ x)  # pyright: ignore[reportArgumentType]
 
     def pairs(self, nodes: np.ndarray, masses: np.ndarray, f: Callable[[np.ndarray], np.ndarray]) -> float:
-        """∬f(⟨x,y⟩)dμdμ, some rows at a time."""
+        """∬f(⟨x,y⟩)dμdμ, some rows at a time.
+
+        Args:
+            nodes: places of the domain, (nodes,) or (nodes, d).
+            masses: shares of the mass, (nodes,), which may be negative.
+            f: function of an array of scalar products.
+        """
         x = np.asarray(self.tokens(nodes, np.full(len(masses), 1 / len(masses))).x)
-        rows = (slice(i, i + ROWS) for i in range(0, len(x), ROWS))
+        rows = (slice(i, i + PAIR_ROWS_AT_ONCE) for i in range(0, len(x), PAIR_ROWS_AT_ONCE))
         return float(sum(masses[part] @ (f(x[part] @ x.T) @ masses) for part in rows))
 
     @abstractmethod
     def sample(self, nodes: np.ndarray, masses: np.ndarray, n: int, rng: np.random.Generator) -> Tokens:
-        """n independent tokens."""
+        """Independent tokens with the law of the nodes and masses.
+
+        Args:
+            nodes: places of the domain, (nodes,) or (nodes, d).
+            masses: shares of the mass, (nodes,), not negative, sum 1.
+            n: how many tokens.
+            rng: source of random numbers.
+        """

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Complex, Float
 
-from tokenfield.attention.fast import fast_size
-from tokenfield.attention.legendre import contract, legendre_values
+from tokenfield.geometry.circle import fast_size
+from tokenfield.geometry.harmonics import contract, legendre_values
 
 
 class HarmonicGrid(eqx.Module):

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from tokenfield.density.domain import Watch
 
 #: Attempted steps between two saved times after which a run gives up.
-MOST_STEPS = 200_000
+MAX_STEPS = 200_000
 
 
 class Advanced(NamedTuple):
@@ -29,7 +29,7 @@ class Advanced(NamedTuple):
     y: Array
     dt: Array
     steps: Array
-    fine: Array
+    succeeded: Array
 
 
 #: (y, t0, t1, dt or 0 if not known) → the state at t1.
@@ -52,10 +52,14 @@ def march(
     watch: Watch,
     healthy: Callable[[np.ndarray], bool] | None = None,
 ) -> Marched:
-    """The states at the saved times; stops with a sentence where the numbers are no longer finite.
+    """The states at the saved times; the run stops with a sentence where numbers are no longer finite.
 
-    `watch`: told of every saved time, and may end the run there; `healthy`: says of a saved state
-    whether it is worth going on.
+    Args:
+        advance: carries a state from one time to another.
+        y0: state at the first time, of any shape.
+        ts: times to be saved, (times,), increasing.
+        watch: called at every saved time with the time and the steps so far; what it returns ends the run.
+        healthy: whether a saved state is worth going on from; all are if left out.
     """
     began, steps, wanted = time.monotonic(), 0, len(ts)
     rows, dt = [np.asarray(y0)], jnp.zeros(())
@@ -63,9 +67,9 @@ def march(
     if healthy is not None and not healthy(rows[0]):
         status, ts = f"not run from t = {ts[0]:.6g}", ts[:1]
     for t0, t1 in itertools.pairwise(ts):
-        y, dt, taken, fine = advance(y, jnp.asarray(t0), jnp.asarray(t1), dt)
+        y, dt, taken, succeeded = advance(y, jnp.asarray(t0), jnp.asarray(t1), dt)
         steps += int(taken)
-        if not bool(fine) or not bool(jnp.all(jnp.isfinite(y))):
+        if not bool(succeeded) or not bool(jnp.all(jnp.isfinite(y))):
             status = f"stopped between t = {t0:.6g} and {t1:.6g}: no step keeps the tolerance"
             break
         rows.append(np.asarray(y))
@@ -86,10 +90,13 @@ def adaptive(
     decay: Float[Array, "..."] | None = None,
     norm: Callable[[Array], Array] | None = None,
 ) -> Advance:
-    """Adaptive steps of y' = field(y) − decay·y; `field` an eqx.Module, so that equal ones share a program.
+    """Adaptive steps of y' = field(y) − decay·y.
 
-    `decay`: like y, the eigenvalues of the diffusion; without it the steps are explicit. `norm`: of the
-    error of a step, if not the root of the sum of squares.
+    Args:
+        field: the explicit part, an eqx.Module, so that equal ones share a compiled program.
+        tolerance: greatest error of a step, in the norm.
+        decay: eigenvalues of the diffusion, of the shape of y; without them the steps are explicit.
+        norm: of the error of a step; the root of the sum of squares if left out.
     """
 
     def advance(y: Array, t0: Array, t1: Array, dt: Array) -> Advanced:
@@ -119,15 +126,22 @@ def _advance(
     # a first guess; the controller corrects it within a few steps
     first = jnp.where(dt > 0, dt, 1e-3 * (t1 - t0))
     found = diffrax.diffeqsolve(
-        terms, scheme, t0, t1, jnp.minimum(first, t1 - t0), y,
+        terms,
+        scheme,
+        t0,
+        t1,
+        jnp.minimum(first, t1 - t0),
+        y,
         stepsize_controller=diffrax.PIDController(rtol=0.0, atol=tolerance, norm=norm),
-        saveat=diffrax.SaveAt(t1=True, controller_state=False), max_steps=MOST_STEPS, throw=False,
+        saveat=diffrax.SaveAt(t1=True, controller_state=False),
+        max_steps=MAX_STEPS,
+        throw=False,
         adjoint=diffrax.ForwardMode(),
-    )  # fmt: skip
+    )
     steps = found.stats["num_steps"]
     mean = (t1 - t0) / jnp.maximum(found.stats["num_accepted_steps"], 1)
-    fine = found.result == diffrax.RESULTS.successful
-    return Advanced(jnp.asarray(found.ys)[0], mean, steps, fine)
+    succeeded = found.result == diffrax.RESULTS.successful
+    return Advanced(jnp.asarray(found.ys)[0], mean, steps, succeeded)
 
 
 def _norm(error: Float[Array, "..."]) -> Float[Array, ""]:

@@ -78,7 +78,13 @@ class Panels(NamedTuple):
 
 
 def even_panels(d: int, n: int, order: int) -> Panels:
-    """Equal boxes with about n nodes in all."""
+    """Equal boxes with about n nodes in all.
+
+    Args:
+        d: dimension of the surrounding space, 2 or 3.
+        n: nodes wanted.
+        order: Gauss nodes of a box in each direction.
+    """
     if d == 2:
         edges = np.linspace(0, 2 * np.pi, max(2, round(n / order)) + 1)
         return Panels(edges[:-1, None], edges[1:, None], order)

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from tokenfield.density.domain import Domain, Problem
 from tokenfield.density.march import Marched
 from tokenfield.errors import as_whole
-from tokenfield.record import describe
-from tokenfield.tokens import Continuum, Moments, Tokens
-from tokenfield.trajectory import as_index, measured
+from tokenfield.laws.tokens import Continuum, Moments, Tokens
+from tokenfield.runs.plain import describe
+from tokenfield.runs.trajectory import as_index, measured
 
 
 class DensityTrajectory(Continuum):
@@ -77,7 +77,13 @@ class DensityTrajectory(Continuum):
         return self.domain.pairs(self._nodes(k), self.masses[k], f)
 
     def sample(self, n: int, key: int, k: int = -1) -> Tokens:
-        """n independent tokens of equal weight with the law at the k-th time."""
+        """Independent tokens of equal weight with the law at the k-th time.
+
+        Args:
+            n: how many, at least 1.
+            key: seed of the random numbers.
+            k: index of the time, by default the last.
+        """
         k, n = self._index(k), as_whole(n, "n", 1)
         rng = np.random.default_rng(as_whole(key, "key", 0))
         masses = np.maximum(self.masses[k], 0.0)
@@ -102,10 +108,22 @@ def conclude(
     density: Float[np.ndarray, "times nodes"],
     masses: Float[np.ndarray, "times nodes"],
     tail: Float[np.ndarray, "times"],
-    verdict: str,
+    warning: str,
     **stats: Any,
 ) -> DensityTrajectory:
-    """The result of a march; `verdict` is empty if the resolution held (resolution.py)."""
+    """The result of a march.
+
+    Args:
+        domain: what the nodes mean.
+        problem: what was solved, with the times that were asked for.
+        marched: how the march ended and what it cost.
+        nodes: places in the coordinates of the domain, one set or one for each time.
+        density: ρ at the nodes, (times, nodes).
+        masses: shares of the mass at the nodes, (times, nodes).
+        tail: how much of the density the resolution may have missed, (times,).
+        warning: empty if the resolution held (`resolution_warning`).
+        **stats: more numbers for the statistics of the run.
+    """
     return DensityTrajectory(
         ts=problem.ts[: len(density)],
         nodes=nodes,
@@ -115,7 +133,7 @@ def conclude(
         domain=domain,
         stats=marched.stats | {"nodes": density.shape[1]} | stats,
         inputs=describe(model=problem.model, diffusion=problem.diffusion, domain=domain, ts=problem.ts),
-        status=marched.status + verdict,
+        status=marched.status + warning,
         complete=marched.complete,
-        resolved=not verdict,
+        resolved=not warning,
     )

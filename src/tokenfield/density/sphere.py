@@ -18,32 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Complex, Float
 
-from tokenfield.attention.direct import DIRECT
-from tokenfield.attention.harmonic import Harmonic
-from tokenfield.attention.legendre import scaled_bessel
 from tokenfield.density.domain import Domain, Problem, Watch
 from tokenfield.density.grid import HarmonicGrid, times_coordinates
 from tokenfield.density.march import adaptive, march
-from tokenfield.density.resolution import undershoot, verdict
+from tokenfield.density.resolution import resolution_warning, undershoot
 from tokenfield.density.result import DensityTrajectory, conclude
-from tokenfield.density.start import start
-from tokenfield.errors import InputError, as_number, as_whole, require
-from tokenfield.models import (
-    InteractionFlow,
-    Model,
-    Slope,
-    SoftmaxAttention,
-    UnnormalisedAttention,
-    ZeroTemperature,
-)
-from tokenfield.tokens import Tokens
+from tokenfield.density.start import initial_density
+from tokenfield.errors import as_number, as_whole, require
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.base import Model, Term
+from tokenfield.registry import register
+from tokenfield.sums.base import Queries
+from tokenfield.sums.direct import DIRECT
+from tokenfield.sums.harmonic import HarmonicSums
+from tokenfield.sums.profile import Scored
 
 #: Order of the filter; its rate at the greatest degree is that degree: a wave passes a cell in 1/L.
 FILTER_ORDER = 16
 #: Least mass that a softmax mean is taken over, where 1 is all mass in the direction of the query.
-LEAST_MASS = 1e-13
+SMALLEST_MASS = 1e-13
 
 
+@register("domain", "sphere", size=lambda settings: 9 * (settings.degree + 1) ** 2 // 2)
 class Sphere(Domain):
     """Spherical harmonics up to `degree` on S²; `tolerance`: L² error of a step.
 
@@ -74,22 +70,30 @@ class Sphere(Domain):
         field = _Field.plan(problem.model, self.degree, self.tolerance)
         marched = march(
             adaptive(field, self.tolerance, self._decay(field, problem.diffusion)),
-            field.pack(self._start(field.grid, problem.rho0)), problem.ts, watch,
-        )  # fmt: skip
+            field.pack(self._start(field.grid, problem.rho0)),
+            problem.ts,
+            watch,
+        )
         grid = field.grid
         density = np.stack([np.asarray(grid.values(field.unpack(y)[None])[0]) for y in marched.y])
         masses = density * np.asarray(grid.weights)[:, None]
         tail = np.array([_tail(y, self.degree) for y in marched.y])
         flat = lambda a: a.reshape(len(density), -1)  # noqa: E731
         return conclude(
-            self, problem, marched, np.asarray(grid.points).reshape(3, -1).T, flat(density), flat(masses),
-            tail, self._verdict(problem.ts, tail, density),
-        )  # fmt: skip
+            self,
+            problem,
+            marched,
+            np.asarray(grid.points).reshape(3, -1).T,
+            flat(density),
+            flat(masses),
+            tail,
+            self._warning(problem.ts, tail, density),
+        )
 
     def _start(self, grid: HarmonicGrid, rho0: Any) -> Complex[Array, "m l"]:
         """Moments of the normalised initial density."""
         x = np.asarray(grid.points).reshape(3, -1).T
-        values = start(rho0, x, np.repeat(np.asarray(grid.weights), grid.around))
+        values = initial_density(rho0, x, np.repeat(np.asarray(grid.weights), grid.around))
         moments = grid.moments(jnp.asarray(values.reshape(1, *grid.shape)))[0]
         return moments / (moments[0, 0].real * np.sqrt(4 * np.pi))
 
@@ -103,20 +107,27 @@ class Sphere(Domain):
             rate = rate + self.degree * np.minimum(l / self.degree, 1.0) ** FILTER_ORDER
         return jnp.broadcast_to(jnp.asarray(rate), field.shape)
 
-    def _verdict(self, ts: np.ndarray, tail: np.ndarray, density: np.ndarray) -> str:
+    def _warning(self, ts: np.ndarray, tail: np.ndarray, density: np.ndarray) -> str:
         low = undershoot(density.reshape(len(density), -1))
-        missed = (
+        shortfall = (
             f"degrees beyond {2 * self.degree // 3} hold {tail.max():.1e} of the density, and it falls to"
             f" −{low.max():.1e} of its greatest value"
         )
-        return verdict(ts, np.maximum(tail, low), self.accuracy, missed)
+        return resolution_warning(ts, np.maximum(tail, low), self.accuracy, shortfall)
 
     def tokens(self, nodes: np.ndarray, masses: np.ndarray) -> Tokens:
         """The points of the grid with their masses."""
         return Tokens(nodes, masses)
 
     def sample(self, nodes: np.ndarray, masses: np.ndarray, n: int, rng: np.random.Generator) -> Tokens:
-        """Tokens uniform in the cells of the grid, which are drawn by their masses."""
+        """Tokens uniform in the cells of the grid, which are drawn by their masses.
+
+        Args:
+            nodes: points of the grid, (nodes, 3).
+            masses: shares of the mass, (nodes,), not negative, sum 1.
+            n: how many tokens.
+            rng: source of random numbers.
+        """
         rings = (3 * (self.degree + 1)) // 2 + 1
         _, w = np.polynomial.legendre.leggauss(rings)
         edges = np.concatenate([[-1], np.cumsum(w) - 1])  # they part the Gauss nodes
@@ -128,8 +139,8 @@ class Sphere(Domain):
         return Tokens(np.stack([s * np.cos(phi), s * np.sin(phi), np.clip(z, -1, 1)], axis=1))
 
 
-class Head(eqx.Module):
-    """What one head of a model reads at the points of the grid, before projection."""
+class Reading(eqx.Module):
+    """What one part of a model reads at the points of the grid, before projection."""
 
     @abstractmethod
     def __call__(
@@ -138,17 +149,20 @@ class Head(eqx.Module):
         """From the moments of ρ, ρx_1, ρx_2, ρx_3, and ρ itself."""
 
 
-class _Exponential(Head):
-    """V times the softmax mean, or the unnormalised sum in the unit e^{−log_unit} of time.
+class _Expanded(Reading):
+    """V times what a head reads through a kernel with a profile.
 
-    Sums are scaled by e^{−s}: `multipliers` (l,) for queries of one length s on the grid; else `sums`.
+    `multipliers` (l,) for queries of one length on the grid (A a multiple of I); else `sums`. Sums of scaled
+    profiles are scaled by e^{−s}: `log_factor` − where they are not divided by their mass − is added to s.
     """
 
     A: Float[Array, "3 3"]
     V: Float[Array, "3 3"]
-    log_unit: Float[Array, ""] | None
+    bias: Float[Array, "3"] | None
+    log_factor: Float[Array, ""] | None
     multipliers: Float[Array, "l"] | None
-    sums: Harmonic | None
+    sums: HarmonicSums | None
+    scaled: bool = eqx.field(static=True)
 
     def __call__(self, grid: HarmonicGrid, moments: Array, density: Array) -> Array:
         if self.multipliers is not None:
@@ -156,50 +170,53 @@ class _Exponential(Head):
             mass, total, s = values[0], values[1:], jnp.abs(self.A[0, 0])
         else:
             assert self.sums is not None
-            x = grid.points.reshape(3, -1).T
-            found = self.sums.from_moments(_resized(moments, self.sums.degree), self.A, x)
+            queries = Queries(self.A, grid.points.reshape(3, -1).T, self.bias)
+            found = self.sums.from_moments(_resized(moments, self.sums.degree), queries)
             mass, s = (a.reshape(grid.shape) for a in (found.mass, found.length))
             total = found.total.T.reshape(3, *grid.shape)
-        if self.log_unit is None:
-            mean = total / jnp.maximum(mass, LEAST_MASS)
+        if self.log_factor is None:
+            mean = total / jnp.maximum(mass, SMALLEST_MASS)
             # a mean over a law lies in the ball; where hardly any mass is seen, rounding may lead out of it
             read = mean / jnp.maximum(1.0, jnp.linalg.norm(mean, axis=0))
         else:
-            read = jnp.exp(s - self.log_unit) * total
+            read = jnp.exp((s if self.scaled else 0.0) + self.log_factor) * total
         return jnp.einsum("ij,jrp->irp", self.V, read)
 
 
-class _Zonal(Head):
-    """c ∫φ'(c⟨x,y⟩) y dμ for A = c I, by the theorem of Funk and Hecke: `multipliers` (l,)."""
+class _Fixed(Reading):
+    """What does not depend on the law, computed once."""
 
-    multipliers: Float[Array, "l"]
+    output: Float[Array, "3 rings around"]
 
     def __call__(self, grid: HarmonicGrid, moments: Array, density: Array) -> Array:
-        return grid.values(self.multipliers * moments[1:])
+        return self.output
 
 
-class _Summed(Head):
-    """Whatever a model reads, by direct sums over the grid: the square of its size."""
+class _Summed(Reading):
+    """Whatever a term reads, by direct sums over the grid: the square of its size."""
 
-    model: Model
+    term: Term
 
     def __call__(self, grid: HarmonicGrid, moments: Array, density: Array) -> Array:
         x = grid.points.reshape(3, -1).T
         tokens = Tokens(x, (grid.weights[:, None] * density).ravel())
-        return self.model.attention(x, tokens, DIRECT).T.reshape(3, *grid.shape)
+        return self.term.output(x, tokens, DIRECT).T.reshape(3, *grid.shape)
 
 
 class _Field(eqx.Module):
     """The slope of the packed moments by the flow, without diffusion."""
 
     grid: HarmonicGrid
-    heads: tuple[Head, ...]
+    readings: tuple[Reading, ...]
+    factors: tuple[Array, ...]
     degree: int = eqx.field(static=True)
 
     @classmethod
     def plan(cls, model: Model, degree: int, tolerance: float) -> "_Field":
         """Tables; the flux has one degree more than the density."""
-        return cls(HarmonicGrid.plan(degree + 1), heads(model, degree + 1, tolerance), degree)
+        grid = HarmonicGrid.plan(degree + 1)
+        listed, factors = readings(model, grid, tolerance)
+        return cls(grid, listed, factors, degree)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -222,59 +239,58 @@ class _Field(eqx.Module):
         moments, x = self.unpack(y), self.grid.points
         density = self.grid.values(moments[None])[0]
         moments = jnp.concatenate([moments[None], times_coordinates(moments)])
-        read = sum(head(self.grid, moments, density) for head in self.heads)
+        parts = zip(self.readings, self.factors, strict=True)
+        read: Any = sum(factor * part(self.grid, moments, density) for part, factor in parts)
         velocity = read - jnp.sum(x * read, axis=0) * x
         return -self.pack(self.grid.divergence(density * velocity))
 
 
-def heads(model: Model, degree: int, tolerance: float) -> tuple[Head, ...]:
-    """How each head of the model reads on a grid of this degree, with this relative error at most."""
-    if isinstance(model, SoftmaxAttention | UnnormalisedAttention) and not model.infinite:
-        unit = model.log_time_unit if isinstance(model, UnnormalisedAttention) else None
-        B, V = model.weights.stacked()
-        return tuple(
-            _Exponential(A, v, unit, _multipliers(np.asarray(A), degree), _harmonic(np.asarray(A), tolerance))
-            for A, v in zip(model.beta * B, V, strict=True)
-        )
-    if isinstance(model, InteractionFlow):
-        listed = model.A.reshape(-1, 3, 3)
-        if all(_is_scalar(np.asarray(A)) for A in listed):
-            return tuple(_Zonal(_funk_hecke(model.phi, float(A[0, 0]), degree)) for A in listed)
-        return (_Summed(model),)
-    if isinstance(model, ZeroTemperature):
-        return (_Summed(model),)
-    raise InputError(
-        "`model` must be softmax or unnormalised attention at finite beta, an InteractionFlow or"
-        f" ZeroTemperature, but was {type(model).__name__}"
-    )
+def readings(
+    model: Model, grid: HarmonicGrid, tolerance: float
+) -> tuple[tuple[Reading, ...], tuple[Array, ...]]:
+    """How each part of the model reads on a grid, with this relative error at most, and its time unit.
+
+    Args:
+        model: without noise.
+        grid: where it is read.
+        tolerance: of the sums, relative.
+    """
+    listed, factors = [], []
+    for term in model.terms:
+        if term.noisy:
+            continue
+        found = _of_term(term, grid, tolerance)
+        listed += found
+        factors += [jnp.exp(term.log_time_unit - model.log_time_unit)] * len(found)
+    return tuple(listed), tuple(factors)
+
+
+def _of_term(term: Term, grid: HarmonicGrid, tolerance: float) -> list[Reading]:
+    if not term.interacts:
+        x = grid.points.reshape(3, -1).T
+        return [_Fixed(term.output(x, Tokens(x[:1])).T.reshape(3, *grid.shape))]
+    heads, kernel = term.heads, term.kernel
+    if heads is None or kernel is None or kernel.profile is None:
+        return [_Summed(term)]
+    profile, found = kernel.profile, []
+    for k, (A, V) in enumerate(zip(heads.B, heads.V, strict=True)):
+        bias = None if heads.score_bias is None else heads.score_bias[k]
+        scored = Scored(profile, A[None], None if bias is None else bias[None])
+        scalar = bias is None and _is_scalar(np.asarray(A))
+        s = np.array([float(A[0, 0])])
+        multipliers = jnp.asarray(profile.funk_hecke(s, grid.degree)[0] / (4 * np.pi)) if scalar else None
+        sums = None if scalar else HarmonicSums.plan(scored, tolerance)
+        factor = None if kernel.normalised else -kernel.log_unit
+        found.append(_Expanded(A, V, bias, factor, multipliers, sums, profile.scaled))
+    return found
 
 
 def _is_scalar(A: np.ndarray) -> bool:
     return bool(np.array_equal(A, A[0, 0] * np.eye(3)))
 
 
-def _multipliers(A: np.ndarray, degree: int) -> Array | None:
-    """e^{−s}i_l(s) for A = ±s I, with the sign (±1)^l."""
-    if not _is_scalar(A):
-        return None
-    l = np.arange(degree + 1)  # noqa: E741
-    values = scaled_bessel(l, np.array(abs(A[0, 0]))) / (4 * np.pi)
-    return jnp.asarray(values * np.where(A[0, 0] < 0, (-1.0) ** l, 1.0))
-
-
-def _harmonic(A: np.ndarray, tolerance: float) -> Harmonic | None:
-    return None if _is_scalar(A) else Harmonic.plan(A[None], tolerance)
-
-
-def _funk_hecke(phi: Any, c: float, degree: int) -> Array:
-    """c·½∫φ'(ct)P_l(t)dt for l ≤ degree, by Gauss's rule."""
-    t, w = np.polynomial.legendre.leggauss(2 * degree + 64)
-    slope = Slope(phi)(jnp.asarray(c * t))
-    return jnp.asarray(c / 2 * (w * np.asarray(slope)) @ np.polynomial.legendre.legvander(t, degree))
-
-
 def _resized(moments: Complex[Array, "c m l"], degree: int) -> Complex[Array, "c m2 l2"]:
-    """Moments up to another degree, cut off or filled with 0."""
+    """Moments up to another degree, cut off or padded with 0."""
     more = max(0, degree + 1 - moments.shape[1])
     return jnp.pad(moments, ((0, 0), (0, more), (0, more)))[:, : degree + 1, : degree + 1]
 

@@ -20,18 +20,18 @@ import numpy as np
 from jaxtyping import Float
 from scipy import optimize
 
-from tokenfield.density.gegenbauer import gauss, harmonics
 from tokenfield.errors import RunError, as_number, as_whole, require
+from tokenfield.geometry.gegenbauer import gauss, harmonics
 
 #: Newton's steps before it gives up, and the residual at which it has arrived.
-MOST_NEWTON, RESIDUAL = 40, 1e-12
+MAX_NEWTON_STEPS, NEWTON_TOLERANCE = 40, 1e-12
 #: Coefficients above this at the highest degrees mean that the branch is no longer resolved.
-TAIL = 1e-7
+MAX_COEFFICIENT_TAIL = 1e-7
 #: Amplitude c_1 at which the curvature of a branch is read off.
-SMALL = 0.02
+SMALL_AMPLITUDE = 0.02
 
 
-class Law(NamedTuple):
+class GibbsLaw(NamedTuple):
     """ρ at the nodes, its coefficients ∫p_l dμ (L,) and the covariance of the p_l (L, L), l = 1..L."""
 
     density: Float[np.ndarray, "Q"]
@@ -76,22 +76,28 @@ class Interaction:
         floor = 1e-16 * np.max(np.abs(values))
         return np.where(np.abs(found * self.top) > 30 * floor, found, 0.0)  # rounding is no interaction
 
-    def law(self, exponent: Float[np.ndarray, "L"]) -> Law:
+    def law(self, exponent: Float[np.ndarray, "L"]) -> GibbsLaw:
         """The law ρ ∝ exp(Σ exponent_l p_l)."""
         height = self.p @ exponent
         raw = np.exp(height - height.max())
         density = raw / (self.w @ raw)
         mean = (self.w * density) @ self.p
         centred = self.p - mean
-        return Law(density, mean, centred.T @ ((self.w * density)[:, None] * centred))
+        return GibbsLaw(density, mean, centred.T @ ((self.w * density)[:, None] * centred))
 
-    def free_energy(self, law: Law, kappa: float, beta: float) -> float:
-        """F; 0 for the uniform law."""
+    def free_energy(self, law: GibbsLaw, kappa: float, beta: float) -> float:
+        """Free energy F, 0 for the uniform law.
+
+        Args:
+            law: density and coefficients.
+            kappa: inverse strength of the noise.
+            beta: inverse temperature.
+        """
         entropy = self.w @ (law.density * np.log(np.maximum(law.density, 1e-300)))
         return float(entropy / kappa - 0.5 * self.eigenvalues(beta) @ law.coefficients**2)
 
 
-class State(NamedTuple):
+class StationaryLaw(NamedTuple):
     """One stationary law: κ, β, c_l (L,), R = |∫x dμ|, F relative to the uniform law, and how many zonal
     directions are unstable (0: stable among zonal laws).
     """
@@ -110,7 +116,7 @@ class Branch:
     `status`: why it ends.
     """
 
-    states: tuple[State, ...]
+    states: tuple[StationaryLaw, ...]
     along: Literal["kappa", "beta"]
     folds: tuple[tuple[float, float], ...]
     status: str
@@ -141,28 +147,44 @@ class Branch:
         return np.array([s.unstable == 0 for s in self.states])
 
 
-def solve(interaction: Interaction, kappa: float, beta: float, guess: Float[np.ndarray, "L"]) -> State:
-    """The stationary law near the coefficients `guess`, by Newton's method at fixed κ and β."""
+def solve(
+    interaction: Interaction, kappa: float, beta: float, guess: Float[np.ndarray, "L"]
+) -> StationaryLaw:
+    """The stationary law near a guess, by Newton's method at fixed κ and β.
+
+    Args:
+        interaction: dimension and degree.
+        kappa: inverse strength of the noise, positive.
+        beta: inverse temperature, at least 0.
+        guess: coefficients to begin with, (L,).
+    """
     kappa, beta = _positive(kappa, "kappa"), _at_least_zero(beta)
     k = interaction.eigenvalues(beta)
     c = np.array(guess, float)
     require(c.shape == k.shape, "guess", f"have the shape {k.shape}", f"of shape {c.shape}")
-    for _ in range(MOST_NEWTON):
+    for _ in range(MAX_NEWTON_STEPS):
         law = interaction.law(kappa * k * c)
         step = np.linalg.solve(np.eye(len(c)) - kappa * law.covariance * k, law.coefficients - c)
         c += step
-        if np.linalg.norm(step) <= RESIDUAL * (1 + np.linalg.norm(c)):
+        if np.linalg.norm(step) <= NEWTON_TOLERANCE * (1 + np.linalg.norm(c)):
             return _state(interaction, kappa, beta, c)
     raise RunError(f"no stationary law was found near the guess at kappa = {kappa:g}, beta = {beta:g}")
 
 
-def at_amplitude(interaction: Interaction, beta: float, amplitude: float, degree: int = 1) -> State:
-    """The state on the branch from κ_l, l = `degree`, whose coefficient c_l is `amplitude`; κ is found."""
+def at_amplitude(interaction: Interaction, beta: float, amplitude: float, degree: int = 1) -> StationaryLaw:
+    """The stationary law with a given coefficient c_l on the branch from κ_l; κ is found.
+
+    Args:
+        interaction: dimension and degree.
+        beta: inverse temperature, at least 0.
+        amplitude: the coefficient c_l.
+        degree: l, of the harmonic that the branch begins with.
+    """
     beta = _at_least_zero(beta)
     k, at = interaction.eigenvalues(beta), as_whole(degree, "degree", 1) - 1
     c, kappa = np.zeros(len(k)), 1 / k[at]
     c[at] = amplitude
-    for _ in range(MOST_NEWTON):
+    for _ in range(MAX_NEWTON_STEPS):
         law = interaction.law(kappa * k * c)
         system = np.eye(len(k)) - kappa * law.covariance * k
         system[:, at] = -law.covariance @ (k * c)  # c_l is fixed, κ is free
@@ -170,7 +192,7 @@ def at_amplitude(interaction: Interaction, beta: float, amplitude: float, degree
         kappa += step[at]
         step[at] = 0.0
         c += step
-        if np.linalg.norm(law.coefficients - c + step) <= RESIDUAL:
+        if np.linalg.norm(law.coefficients - c + step) <= NEWTON_TOLERANCE:
             return _state(interaction, kappa, beta, c)
     raise RunError(f"no stationary law of amplitude {amplitude:g} was found at beta = {beta:g}")
 
@@ -179,6 +201,11 @@ def critical_kappas(interaction: Interaction, beta: float, count: int = 1) -> Fl
     """κ at which the uniform law loses stability to the harmonics of degree 1..count.
 
     Followed along the uniform branch: where the l-th eigenvalue of the linearisation passes through 0.
+
+    Args:
+        interaction: dimension and degree.
+        beta: inverse temperature, at least 0.
+        count: how many, at most the degree of the interaction.
     """
     beta = _at_least_zero(beta)
     k = interaction.eigenvalues(beta)
@@ -208,7 +235,8 @@ def curvature(interaction: Interaction, beta: float) -> float:
     Read off the branch at two small amplitudes; their combination has no error of order amplitude².
     """
     critical = 1 / interaction.eigenvalues(_at_least_zero(beta))[0]
-    small, large = ((at_amplitude(interaction, beta, s).kappa - critical) / s**2 for s in (SMALL, 2 * SMALL))
+    amplitudes = (SMALL_AMPLITUDE, 2 * SMALL_AMPLITUDE)
+    small, large = ((at_amplitude(interaction, beta, a).kappa - critical) / a**2 for a in amplitudes)
     return float((4 * small - large) / 3)
 
 
@@ -226,9 +254,18 @@ def branch(
     step: float = 0.1,
     most: int = 400,
 ) -> Branch:
-    """Follow the branch that leaves the uniform law at κ_l, l = `degree`, along κ until κ > `to`."""
+    """Follow the branch that leaves the uniform law at κ_l along κ, folds included.
+
+    Args:
+        interaction: dimension and degree.
+        beta: inverse temperature, at least 0.
+        degree: l, of the harmonic that the branch begins with.
+        to: κ beyond which the branch is not followed.
+        step: greatest length of a step along the curve (c, κ).
+        most: states after which it is not followed either.
+    """
     beta, to = _at_least_zero(beta), _positive(to, "to")
-    begin = at_amplitude(interaction, beta, SMALL, degree)
+    begin = at_amplitude(interaction, beta, SMALL_AMPLITUDE, degree)
     uniform = _state(
         interaction, 1 / interaction.eigenvalues(beta)[degree - 1], beta, np.zeros(interaction.degree)
     )
@@ -237,9 +274,17 @@ def branch(
 
 
 def continued(
-    interaction: Interaction, begin: State, *, to: float, step: float = 0.1, most: int = 400
+    interaction: Interaction, begin: StationaryLaw, *, to: float, step: float = 0.1, most: int = 400
 ) -> Branch:
-    """Follow a branch from one state along β at fixed κ, towards β = `to`, folds included."""
+    """Follow a branch from one stationary law along β at fixed κ, folds included.
+
+    Args:
+        interaction: dimension and degree.
+        begin: where the branch is begun; its κ is kept.
+        to: β that is wanted, at least 0.
+        step: greatest length of a step along the curve (c, β).
+        most: states after which the branch is not followed.
+    """
     to = _at_least_zero(to)
     up = np.sign(to - begin.beta)
     done = lambda s: (s.beta - to) * up >= 0  # noqa: E731
@@ -249,13 +294,13 @@ def continued(
 
 def _follow(
     interaction: Interaction,
-    begin: State,
+    begin: StationaryLaw,
     along: str,
     sign: float | None,
-    done: Callable[[State], bool],
+    done: Callable[[StationaryLaw], bool],
     step: float,
     most: int,
-) -> tuple[tuple[State, ...], str]:
+) -> tuple[tuple[StationaryLaw, ...], str]:
     """Pseudo-arclength in (c, κ) or (c, β): Newton on the plane across the tangent."""
     z = np.append(begin.coefficients, begin.kappa if along == "kappa" else begin.beta)
     other = begin.beta if along == "kappa" else begin.kappa
@@ -278,7 +323,9 @@ def _follow(
         states.append(_state(interaction, *pair, z[:-1]))
         if z[:-1] @ begin.coefficients < 0:
             return tuple(states[:-1]), "the branch met the uniform law"
-        if np.linalg.norm(z[-1 - interaction.degree // 4 : -1]) > TAIL * np.linalg.norm(z[:-1]):
+        if np.linalg.norm(z[-1 - interaction.degree // 4 : -1]) > MAX_COEFFICIENT_TAIL * np.linalg.norm(
+            z[:-1]
+        ):
             return tuple(states), f"under-resolved beyond: degree {interaction.degree} is too low"
         if done(states[-1]):
             return tuple(states), "reached the end asked for"
@@ -315,22 +362,22 @@ def _corrected(
         z = z - step
         if z[-1] < 0 or not np.all(np.isfinite(z)):
             return None
-        if np.linalg.norm(step) <= RESIDUAL * (1 + np.linalg.norm(z)):
+        if np.linalg.norm(step) <= NEWTON_TOLERANCE * (1 + np.linalg.norm(z)):
             return z
     return None
 
 
-def _state(interaction: Interaction, kappa: float, beta: float, c: np.ndarray) -> State:
+def _state(interaction: Interaction, kappa: float, beta: float, c: np.ndarray) -> StationaryLaw:
     k = interaction.eigenvalues(beta)
     law = interaction.law(kappa * k * c)
     root = np.sqrt(np.maximum(k, 0.0))
     growth = np.linalg.eigvalsh(kappa * root[:, None] * law.covariance * root)
     order = abs(float(c[0])) / np.sqrt(interaction.d)
     energy = interaction.free_energy(law, kappa, beta)
-    return State(float(kappa), float(beta), c.copy(), order, energy, int(np.sum(growth > 1 + 1e-9)))
+    return StationaryLaw(float(kappa), float(beta), c.copy(), order, energy, int(np.sum(growth > 1 + 1e-9)))
 
 
-def _branch(states: tuple[State, ...], along: Literal["kappa", "beta"], status: str) -> Branch:
+def _branch(states: tuple[StationaryLaw, ...], along: Literal["kappa", "beta"], status: str) -> Branch:
     values = np.array([s.kappa if along == "kappa" else s.beta for s in states])
     size = np.array([np.linalg.norm(s.coefficients) for s in states])
     folds = []

@@ -9,30 +9,32 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from tokenfield.density.circle_reading import Dense, General, OnEdges, convolution, on_grid
+from tokenfield.density.circle_reading import Velocity, velocity
 from tokenfield.density.march import Advanced
-from tokenfield.models import Model
+from tokenfield.models.base import Model
 
 #: Part of the greatest step that keeps positivity: a stage may be faster than the one the step was made for.
-COURANT = 0.4
-#: 1/3 in so few digits that 1 − THIRD is a double as well: else each step would round the mass to one side.
-THIRD = round(2**40 / 3) / 2**40
+COURANT_NUMBER = 0.4
+#: 1/3 in so few digits that 1 − 1/3 is a double as well: else each step would round the mass to one side.
+ROUNDED_THIRD = round(2**40 / 3) / 2**40
 
 
-def cells_of(model: Model, count: int) -> "Cells":
+def cells_of(model: Model, count: int) -> "FiniteVolumes":
     """The scheme of cells for a model."""
-    convolved = convolution(model, count // 2)
-    return Cells(on_grid(model, count, on_edges=True) if convolved is None else OnEdges(convolved))
+    return FiniteVolumes(velocity(model, count, count, on_edges=True))
 
 
-class Cells(eqx.Module):
-    """Finite volumes: limited slopes, upwind fluxes."""
+class FiniteVolumes(eqx.Module):
+    """Limited slopes, upwind fluxes."""
 
-    velocity: OnEdges | Dense | General
+    velocity: Velocity
 
     def fluxes(self, rho: Array) -> tuple[Array, Array]:
         """Fluxes at the left edges, and the greatest speed of an edge."""
-        u = self.velocity(rho / rho.shape[0])
+        size = rho.shape[0]
+        # from averages over cells to series at their left edges
+        turn = jnp.exp(-1j * jnp.arange(size // 2) * (jnp.pi / size))
+        u = self.velocity(jnp.fft.rfft(rho / size)[: size // 2] * turn, rho / size)
         left = jnp.roll(rho, 1)
         slope = _limited(rho - left, jnp.roll(rho, -1) - rho)
         from_left = left + jnp.roll(slope, 1) / 2
@@ -48,8 +50,15 @@ def _limited(back: Array, ahead: Array) -> Array:
 
 
 @eqx.filter_jit
-def advance_cells(cells: Cells, rho: Array, t0: Array, t1: Array) -> Advanced:
-    """Third-order steps (Shu and Osher) made of Euler steps, each of which keeps ρ ≥ 0."""
+def advance_cells(cells: FiniteVolumes, rho: Array, t0: Array, t1: Array) -> Advanced:
+    """Third-order steps (Shu and Osher) made of Euler steps, each of which keeps ρ ≥ 0.
+
+    Args:
+        cells: slopes, fluxes and velocities.
+        rho: averages over the cells, (cells,).
+        t0: time at which they are given.
+        t1: time to be reached.
+    """
     h = 2 * jnp.pi / rho.shape[0]
 
     def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -58,9 +67,9 @@ def advance_cells(cells: Cells, rho: Array, t0: Array, t1: Array) -> Advanced:
         def stage(k: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
             new, dt = state
             flux, speed = cells.fluxes(new)
-            longest = jnp.minimum(COURANT * h / jnp.maximum(speed, 1e-300), t1 - t)
+            longest = jnp.minimum(COURANT_NUMBER * h / jnp.maximum(speed, 1e-300), t1 - t)
             dt = jnp.where(k == 0, longest, dt)
-            kept = jnp.array([0.0, 0.75, THIRD])[k]
+            kept = jnp.array([0.0, 0.75, ROUNDED_THIRD])[k]
             return kept * rho + (1 - kept) * (new - dt / h * (jnp.roll(flux, -1) - flux)), dt
 
         new, dt = lax.fori_loop(0, 3, stage, (rho, t1 - t))

@@ -21,26 +21,34 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from tokenfield.density.domain import Domain, Problem, Watch
-from tokenfield.density.gegenbauer import gauss, harmonics
-from tokenfield.density.heights import Between, Carried, Heads, spectral_field, zonal_heads
+from tokenfield.density.heights import CarriedNodes, ZonalModel, spectral_field, zonal_model
 from tokenfield.density.march import adaptive, march
-from tokenfield.density.resolution import HOPELESS, SPECTRAL_TAIL, undershoot, verdict
+from tokenfield.density.resolution import SPECTRAL_TAIL, UNRESOLVABLE_TAIL, resolution_warning, undershoot
 from tokenfield.density.result import DensityTrajectory, conclude
-from tokenfield.density.start import start
+from tokenfield.density.start import initial_density
 from tokenfield.errors import as_number, as_whole, require
-from tokenfield.models import Model
-from tokenfield.tokens import Moments, Tokens, as_real
+from tokenfield.geometry.gegenbauer import gauss, harmonics
+from tokenfield.laws.tokens import Moments, Tokens, as_real
+from tokenfield.models.base import Model
+from tokenfield.registry import register
 
 #: Directions across the axis over which pairs are averaged.
-DIRECTIONS = 64
+PAIR_DIRECTIONS = 64
 #: Numbers that `tokens` makes at most; more are refused.
-MOST_NUMBERS = 50_000_000
+MAX_TOKEN_NUMBERS = 50_000_000
 #: Marginal densities below this times the greatest are left out of the interval of the nodes.
-NEGLIGIBLE = 1e-17
+NEGLIGIBLE_MARGINAL = 1e-17
 
 Scheme = Literal["auto", "spectral", "characteristics"]
 
 
+@register(
+    "domain",
+    "zonal",
+    settings={"axis": list[float], "degree": int, "tolerance": float},
+    places="of_heights",
+    size=lambda settings: 3 * settings.degree // 2 + 1,
+)
 class Zonal(Domain):
     """Laws of the height over the axis `axis` (d,) of norm 1; ρ0 is a function of heights in [−1, 1].
 
@@ -80,24 +88,31 @@ class Zonal(Domain):
         """Spectral or by characteristics."""
         model = problem.model
         require(model.d == self.d, "model", f"act in the dimension {self.d} of the axis", model.d)
-        heads = zonal_heads(model, self.axis)
+        zonal = zonal_model(model, self.axis)
         noisy = problem.diffusion > 0
-        require(not (noisy and self.scheme == "characteristics"), "scheme",
-                'be "spectral" for a model with noise, which has no characteristics',
-                self.scheme)  # fmt: skip
+        require(
+            not (noisy and self.scheme == "characteristics"),
+            "scheme",
+            'be "spectral" for a model with noise, which has no characteristics',
+            self.scheme,
+        )
         if self.scheme == "characteristics":
-            return self._characteristics(problem, heads, watch)
-        result = self._spectral(problem, heads, watch, stop=self.scheme == "auto" and not noisy)
+            return self._characteristics(problem, zonal, watch)
+        result = self._spectral(problem, zonal, watch, stop=self.scheme == "auto" and not noisy)
         if self.scheme == "spectral" or noisy or result.resolved:
             return replace(result, domain=replace(self, scheme="spectral"))
-        return replace(self, scheme="characteristics")._characteristics(problem, heads, watch)
+        return replace(self, scheme="characteristics")._characteristics(problem, zonal, watch)
 
     def tokens(self, nodes: np.ndarray, masses: np.ndarray) -> Tokens:
         """Each height as the 2(d−1) points of a cross-polytope across the axis."""
         around = 2 * (self.d - 1)
         size = len(nodes) * around * self.d
-        require(size <= MOST_NUMBERS, "d", "leave tokens that fit in memory (use .sample(n, key) instead)",
-                f"{self.d}, which makes {size} numbers")  # fmt: skip
+        require(
+            size <= MAX_TOKEN_NUMBERS,
+            "d",
+            "leave tokens that fit in memory (use .sample(n, key) instead)",
+            f"{self.d}, which makes {size} numbers",
+        )
         across = np.linalg.svd(self.axis[None])[2][1:]
         cross = np.concatenate([across, -across])
         radius = np.sqrt(np.maximum(1 - nodes**2, 0.0))
@@ -112,16 +127,29 @@ class Zonal(Domain):
         return Moments(jnp.asarray((masses @ nodes) * self.axis), jnp.asarray(second))
 
     def pairs(self, nodes: np.ndarray, masses: np.ndarray, f: Callable[[np.ndarray], np.ndarray]) -> float:
-        """∬f(⟨x,y⟩)dμdμ, averaged over the directions across the axis: a cross-polytope is too coarse."""
+        """∬f(⟨x,y⟩)dμdμ, averaged over the directions across the axis: a cross-polytope is too coarse.
+
+        Args:
+            nodes: heights, (nodes,).
+            masses: shares of the mass, (nodes,), which may be negative.
+            f: function of an array of scalar products.
+        """
         radius = np.sqrt(np.maximum(1 - nodes**2, 0.0))
         along, across = np.outer(nodes, nodes), np.outer(radius, radius)
-        directions = zip(*gauss(self.d - 1, DIRECTIONS), strict=True)
+        directions = zip(*gauss(self.d - 1, PAIR_DIRECTIONS), strict=True)
         return float(
             sum(share * (masses @ f(along + across * omega) @ masses) for omega, share in directions)
         )
 
     def sample(self, nodes: np.ndarray, masses: np.ndarray, n: int, rng: np.random.Generator) -> Tokens:
-        """An angle from the axis between the neighbours of a node, then a direction across the axis."""
+        """An angle from the axis between the neighbours of a node, then a direction across the axis.
+
+        Args:
+            nodes: heights, (nodes,).
+            masses: shares of the mass, (nodes,), not negative, sum 1.
+            n: how many tokens.
+            rng: source of random numbers.
+        """
         order = np.argsort(nodes)
         phi, share = np.arccos(np.clip(nodes[order], -1, 1)), masses[order]
         between = (phi[1:] + phi[:-1]) / 2
@@ -137,23 +165,23 @@ class Zonal(Domain):
 
     # -- spectral
 
-    def _spectral(self, problem: Problem, heads: Heads, watch: Watch, stop: bool) -> DensityTrajectory:
+    def _spectral(self, problem: Problem, zonal: ZonalModel, watch: Watch, stop: bool) -> DensityTrajectory:
         t, w = gauss(self.d, 3 * self.degree // 2 + 1)
         p, _ = harmonics(self.d, self.degree, t)
-        rho = start(problem.rho0, t, w)
+        rho = initial_density(problem.rho0, t, w)
         y0 = p.T @ (w * rho)
         decay = None
         if problem.diffusion > 0:
             l = np.arange(self.degree + 1)  # noqa: E741
             decay = jnp.asarray(problem.diffusion * l * (l + self.d - 2))
-        field = spectral_field(heads, self.d, self.degree)
-        limit = SPECTRAL_TAIL if stop else HOPELESS
+        field = spectral_field(zonal, self.d, self.degree)
+        limit = SPECTRAL_TAIL if stop else UNRESOLVABLE_TAIL
         healthy = lambda y: bool(self._tail(y[None], p)[0][0] <= limit)  # noqa: E731
         marched = march(adaptive(field, self.tolerance, decay), jnp.asarray(y0), problem.ts, watch, healthy)
         tail, density = self._tail(marched.y, p)
-        missed = f"the highest degrees up to {self.degree} carry up to {tail.max():.1e} of the density"
-        said = verdict(problem.ts, tail, SPECTRAL_TAIL, missed)
-        return conclude(self, problem, marched, t, density, density * w, tail, said)
+        shortfall = f"the highest degrees up to {self.degree} carry up to {tail.max():.1e} of the density"
+        warning = resolution_warning(problem.ts, tail, SPECTRAL_TAIL, shortfall)
+        return conclude(self, problem, marched, t, density, density * w, tail, warning)
 
     def _tail(self, y: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the degrees may have missed at each time, and the density at the nodes."""
@@ -163,19 +191,19 @@ class Zonal(Domain):
 
     # -- characteristics
 
-    def _characteristics(self, problem: Problem, heads: Heads, watch: Watch) -> DensityTrajectory:
+    def _characteristics(self, problem: Problem, zonal: ZonalModel, watch: Watch) -> DensityTrajectory:
         labels, phi, masses, log_rho = self._nodes(problem.rho0)
-        carried = Carried(Between.of(heads, self.d), jnp.asarray(masses), self.d)
+        carried = CarriedNodes(zonal, jnp.asarray(masses), self.d)
         y0 = jnp.stack([jnp.asarray(phi), jnp.asarray(log_rho)])
         marched = march(adaptive(carried, self.tolerance), y0, problem.ts, watch)
         angle, logs = marched.y[:, 0], marched.y[:, 1]
-        tail = self._node_tail(angle, masses, labels, heads.sharpness)
-        missed = f"what {self.degree} nodes do not see may be {tail.max():.1e} of an integral"
-        said = verdict(problem.ts, tail, SPECTRAL_TAIL, missed)
+        tail = self._node_tail(angle, masses, labels, zonal.sharpness)
+        shortfall = f"what {self.degree} nodes do not see may be {tail.max():.1e} of an integral"
+        warning = resolution_warning(problem.ts, tail, SPECTRAL_TAIL, shortfall)
         with np.errstate(over="ignore"):  # relative to the uniform law no double may hold it
             density = np.exp(logs)
         shares = np.broadcast_to(masses, density.shape)
-        return conclude(self, problem, marched, np.cos(angle), density, shares, tail, said)
+        return conclude(self, problem, marched, np.cos(angle), density, shares, tail, warning)
 
     def _node_tail(
         self, angle: np.ndarray, masses: np.ndarray, labels: np.ndarray, sharpness: float
@@ -196,10 +224,10 @@ class Zonal(Domain):
         """Labels, angles, masses and log ρ at Gauss–Legendre nodes of the interval that holds the mass."""
         fine = (np.arange(20_000) + 0.5) * (np.pi / 20_000)
         # one kind of check for all domains; what it scales by is not needed here
-        values = start(rho0, np.cos(fine), np.full(len(fine), 1 / len(fine)))
+        values = initial_density(rho0, np.cos(fine), np.full(len(fine), 1 / len(fine)))
         with np.errstate(divide="ignore"):
             marginal = np.log(values) + (self.d - 2) * np.log(np.sin(fine))
-        inside = np.flatnonzero(marginal > marginal.max() + np.log(NEGLIGIBLE))
+        inside = np.flatnonzero(marginal > marginal.max() + np.log(NEGLIGIBLE_MARGINAL))
         low, high = fine[inside[0]] - fine[0], fine[inside[-1]] + fine[0]
         z, weights = np.polynomial.legendre.leggauss(self.degree)
         phi = (low + high) / 2 + (high - low) / 2 * z

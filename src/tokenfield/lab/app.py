@@ -1,12 +1,10 @@
-"""The app: one loop that hears what people ask for, lets the session tick, and shows what is new.
+"""The app: one loop that handles what people ask for, lets the session tick, and shows what is new.
 
-Everything happens in the thread that called `serve`; viser's own threads only put wishes into a queue. So
+Everything happens in the thread that called `serve`; viser's own threads only put events into a queue. So
 there are no locks, and Ctrl-C ends it at once.
 """
 
 import contextlib
-import io
-import ipaddress
 import queue
 import threading
 import time
@@ -15,59 +13,75 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import viser
-
+from tokenfield.config.reading import Config
 from tokenfield.errors import InputError, RunError, as_whole, require
 from tokenfield.lab import job
-from tokenfield.lab.colouring import CHOICES, Colouring, colouring
-from tokenfield.lab.panel import SCALES, Panel, beta_of, numbers
+from tokenfield.lab.colouring import COLOURINGS, Colouring, colouring
+from tokenfield.lab.panel import TIME_SCALES, Panel, beta_of, numbers
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import PROJECTIONS, Scene, parse_axes
+from tokenfield.lab.server import guarded_server
 from tokenfield.lab.session import Message, Session
 from tokenfield.lab.setup import LAWS, Setup, fitted
-from tokenfield.lab.source import source
+from tokenfield.lab.source import KINDS_OF_SOURCE, located, source, without_values
 
-#: Seconds between two looks, two pictures, two drawings of the curves.
-LOOK, PICTURE, CURVE = 0.02, 0.1, 0.4
-#: Seconds that tabs have to take leave.
-GOODBYE = 0.3
+#: Seconds between two looks at the events, two pictures, two drawings of the curves.
+POLL_SECONDS, FRAME_SECONDS, CURVES_SECONDS = 0.02, 0.1, 0.4
+#: Seconds that the server has to stop.
+STOP_TIMEOUT = 0.3
 #: Seconds between two changes that begin a run each: a slider that is dragged does not at every notch.
-BETWEEN = 0.25
+MIN_SECONDS_BETWEEN_RUNS = 0.25
 
 
 class Lab:
-    """The lab: a server, a session, a scene and a panel."""
+    """The lab: a server, a session, a scene and a panel.
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 8080, out: Path = Path("out/lab")):
+    Args:
+        host: name or address to listen at.
+        port: port to listen at; 0: any that is free.
+        out: directory for what is saved from the page.
+        say: told what is not for the page.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        out: Path = Path("out/lab"),
+        say: Callable[[str], None] = lambda sentence: None,
+    ):
         require(isinstance(host, str) and bool(host), "host", "be a host name or address", repr(host))
         as_whole(port, "port", 0)
         require(port < 65536, "port", "be at most 65535", port)
-        self.out, self.wishes = out, queue.SimpleQueue()
+        self.out, self.say, self.events = out, say, queue.SimpleQueue()
         self.session = Session()
         try:
-            self.server = _server(host, port)
+            self.server, self.url = guarded_server(host, port)
         except BaseException:
             self.session.close()
             raise
-        self.url = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{self.server.get_port()}"
+        #: what a page may open: the folder for what is saved, and the one the lab was started in
+        self.folders = (out.resolve(), Path.cwd())
         self.setup, self.preset = Setup(), next(iter(PRESETS))
-        self.colour, self.job = CHOICES[0], None
+        self.colour, self.job = COLOURINGS[0], None
         #: when a changed setup becomes a run, and when one did the last time
-        self._due: float | None = None
-        self._begun = -BETWEEN
+        self._run_due_at: float | None = None
+        self._last_run_at = -MIN_SECONDS_BETWEEN_RUNS
         self._stage: Any = None
         self._frame: Any = None
         self._colouring: Colouring | None = None
-        self._picture = self._curve = 0.0
-        self._curves_of: Any = None
+        self._drawn_at = self._curves_drawn_at = 0.0
+        self._curves_frame: Any = None
         #: pictures pushed to the page so far
         self.pictures = 0
         self.scene = Scene(self.server)
-        self.panel = Panel(self.server, lambda what, value: self.wishes.put((what, value)))
-        self.server.on_client_connect(lambda _: self.wishes.put(("tabs", None)))
-        self.server.on_client_disconnect(lambda _: self.wishes.put(("tabs", None)))
+        self.panel = Panel(self.server, lambda what, value: self.events.put((what, value)))
+        self.server.on_client_connect(lambda _: self.events.put(("tabs", None)))
+        self.server.on_client_disconnect(lambda _: self.events.put(("tabs", None)))
         self.session.watched = False
-        self._name = 1
+        self._saved_count = 1
+        #: whether what is shown is a file that a page asked for
+        self._opened_by_page = False
 
     # -- the loop
 
@@ -75,23 +89,23 @@ class Lab:
         """Take up the first preset, or what the path holds; a bad path is refused here."""
         self._take_preset(self.preset, play=False)
         if path is not None:
-            self._open(str(path), play=True)
+            self._show_source(source(path), str(path), play=True)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Go on until told otherwise or Ctrl-C."""
         while not until():
-            self.turn()
+            self.poll()
 
-    def turn(self) -> None:
-        """One round: wishes, clock, page."""
+    def poll(self) -> None:
+        """One round: events, clock, page."""
         with contextlib.suppress(queue.Empty):
-            wish = self.wishes.get(timeout=LOOK)
+            event = self.events.get(timeout=POLL_SECONDS)
             while True:
-                self._hear(*wish)
-                wish = self.wishes.get_nowait()
+                self._handle(*event)
+                event = self.events.get_nowait()
         now = time.monotonic()
-        if self._due is not None and now >= self._due:
-            self._due, self._begun = None, now
+        if self._run_due_at is not None and now >= self._run_due_at:
+            self._run_due_at, self._last_run_at = None, now
             self.session.start(self.setup.config(), play=True)
         self.session.tick(now)
         self._tick_job()
@@ -105,19 +119,19 @@ class Lab:
         # a tab that is open takes seconds to say goodbye
         stop = threading.Thread(target=self.server.stop, daemon=True)
         stop.start()
-        stop.join(GOODBYE)
+        stop.join(STOP_TIMEOUT)
 
-    # -- wishes
+    # -- events
 
-    def _hear(self, what: str, value: Any) -> None:
+    def _handle(self, what: str, value: Any) -> None:
         try:
-            self._do(what, value)
+            self._dispatch(what, value)
         except (InputError, RunError, OSError) as error:
-            self._say(Message("trouble", str(error)))
-        except Exception as error:  # a wish must never end the lab
-            self._say(Message("trouble", f"{type(error).__name__}: {error}"))
+            self._notify(Message("error", str(error)))
+        except Exception as error:  # an event must never end the lab
+            self._notify(Message("error", f"{type(error).__name__}: {error}"))
 
-    def _do(self, what: str, value: Any) -> None:
+    def _dispatch(self, what: str, value: Any) -> None:
         session = self.session
         match what:
             case "tabs":
@@ -137,26 +151,26 @@ class Lab:
             case "preset":
                 self._take_preset(value, play=True)
             case "colour" | "size" | "solid" | "projection" | "axes":
-                self._look(what, value)
+                self._change_view(what, value)
             case "save run" | "save figure" | "save animation":
                 self._save(what)
             case "cancel":
                 if self.job is not None:
                     self.job.cancel()
             case "open":
-                self._open(self.panel.path.value, play=True)
+                self._open(self.panel.path.value)
             case _:
                 self._change(what, value)
 
     def _take_preset(self, name: str, play: bool) -> None:
         require(name in PRESETS, "phenomenon", f"be one of {', '.join(PRESETS)}", repr(name))
-        self.preset, self.setup = name, PRESETS[name].setup
+        self.preset, self.setup, self._opened_by_page = name, PRESETS[name].setup, False
         self.panel.show_setup(self.setup, PRESETS[name].about)
-        self._due = None
+        self._run_due_at = None
         self.session.start(self.setup.config(), play)
 
     def _change(self, field: str, value: Any) -> None:
-        """Another value of one control: a new run, as soon as the controls rest."""
+        """Another value of one control: a new run, unless another has just begun: then a little later."""
         try:
             changed = self._changed(field, value)
             changed.config()
@@ -165,16 +179,16 @@ class Lab:
         except Exception:
             self.panel.show_setup(self.setup, PRESETS[self.preset].about)
             raise
-        self.setup = changed
+        self.setup, self._opened_by_page = changed, False
         self.panel.show_setup(changed, PRESETS[self.preset].about)
-        self._due = self._begun + BETWEEN
+        self._run_due_at = self._last_run_at + MIN_SECONDS_BETWEEN_RUNS
 
     def _changed(self, field: str, value: Any) -> Setup:
         if field == "beta":
             value = beta_of(value)
         elif field == "log":
-            require(value in SCALES, "time scale", f"be one of {', '.join(SCALES)}", repr(value))
-            value = value == SCALES[1]
+            require(value in TIME_SCALES, "time scale", f"be one of {', '.join(TIME_SCALES)}", repr(value))
+            value = value == TIME_SCALES[1]
         elif field == "d":
             as_whole(value, "dimension", 2)
         elif field.endswith("spectrum"):
@@ -184,22 +198,26 @@ class Lab:
             law = LAWS[value]
             changed = replace(changed, number=law.good, d=law.dimension or changed.d)
         if changed.d != self.setup.d and 2 <= changed.d <= 64:
-            changed = replace(changed, V_spectrum=fitted(changed.V_spectrum, changed.d),
-                              B_spectrum=fitted(changed.B_spectrum, changed.d))  # fmt: skip
+            changed = replace(
+                changed,
+                V_spectrum=fitted(changed.V_spectrum, changed.d),
+                B_spectrum=fitted(changed.B_spectrum, changed.d),
+            )
         return changed
 
-    def _look(self, what: str, value: Any) -> None:
+    def _change_view(self, what: str, value: Any) -> None:
         scene = self.scene
         if what == "colour":
-            require(value in CHOICES, "colour by", f"be one of {', '.join(CHOICES)}", repr(value))
+            require(value in COLOURINGS, "colour by", f"be one of {', '.join(COLOURINGS)}", repr(value))
             self.colour = value
         elif what == "size":
             require(0 < value < 100, "token size", "be positive and below 100", value)
             scene.size = float(value)
         else:
             if what == "projection":
-                require(value in PROJECTIONS, "projection", f"be one of {', '.join(PROJECTIONS)}",
-                        repr(value))  # fmt: skip
+                require(
+                    value in PROJECTIONS, "projection", f"be one of {', '.join(PROJECTIONS)}", repr(value)
+                )
             if what == "axes" and self._stage is not None:
                 parse_axes(value, max(self._stage.d, 3))
             setattr(scene, {"axes": "axes_text"}.get(what, what), value)
@@ -207,13 +225,26 @@ class Lab:
                 scene.redraw()
         self._frame = None
 
-    def _open(self, where: str, play: bool) -> None:
-        found = source(where)
+    def _open(self, where: str) -> None:
+        """Open what a page asks for; what is wrong with a file is told where the lab runs, not there."""
+        path = located(where, self.folders)
+        try:
+            found = source(path)
+        except (InputError, OSError) as error:
+            self.say(f"lab: {error}")
+            raise InputError(
+                f"`path` must {KINDS_OF_SOURCE}, but {where.strip()!r} is none;"
+                " the terminal of the lab says why"
+            ) from None
+        self._show_source(found, where, play=True)
+        self._opened_by_page = True
+
+    def _show_source(self, found: Path | Config, where: str, play: bool) -> None:
         if isinstance(found, Path):
             self.session.open(found, play)
         else:
             self.session.start(found, play)
-        self._due = None
+        self._run_due_at = None
         self.panel.show_setup(
             self.setup, f"You are watching **{where.strip()}**. A change of a control leaves it."
         )
@@ -244,27 +275,31 @@ class Lab:
         if not self.job.result:
             self.panel.show_job(f"{self.job.title} …", self.job.share)
             return
-        self._say(Message("trouble" if self.job.failed else "good", self.job.result))
+        self._notify(Message("error" if self.job.failed else "success", self.job.result))
         self.job = None
         self.panel.show_job("", None)
-        self._name += 1
-        self.panel.name.value = f"run-{self._name}"
+        self._saved_count += 1
+        self.panel.name.value = f"run-{self._saved_count}"
 
     # -- the page
 
-    def _say(self, message: Message) -> None:
-        trouble = message.kind == "trouble"
+    def _notify(self, message: Message) -> None:
+        failed = message.kind == "error"
         for client in self.server.get_clients().values():
             client.add_notification(
-                "That did not work" if trouble else "Done", message.text, color="red" if trouble else "green",
-                auto_close_seconds=None if trouble else 15.0,
-            )  # fmt: skip
+                "That did not work" if failed else "Done",
+                message.text,
+                color="red" if failed else "green",
+                auto_close_seconds=None if failed else 15.0,
+            )
 
     def _show(self, now: float) -> None:
         session, panel = self.session, self.panel
         while session.messages:
-            self._say(session.messages.popleft())
-        if now - self._picture < PICTURE and session.stage is self._stage:
+            message = session.messages.popleft()
+            failed = self._opened_by_page and message.kind == "error"
+            self._notify(message._replace(text=without_values(message.text)) if failed else message)
+        if now - self._drawn_at < FRAME_SECONDS and session.stage is self._stage:
             return
         panel.show_play(session.playing)
         panel.show_status(len(session.frames) / max(1, session.total), self._status())
@@ -274,18 +309,18 @@ class Lab:
             return
         if stage is not self._stage:
             # the picture first: the page takes a while to draw the curves
-            self._stage, self._frame, self._curve = stage, None, now
+            self._stage, self._frame, self._curves_drawn_at = stage, None, now
             self.scene.set(stage)
         if frame is not self._frame:
-            self._frame, self._picture = frame, now
+            self._frame, self._drawn_at = frame, now
             colours = colouring(self.colour, stage, frame)
             self.scene.show(frame, colours)
             self.pictures += 1
             panel.show_time(session.at, session.total, frame.t)
             panel.show_phase(session.phase(), frame.t)
             panel.show_notes(stage, colours.legend)
-        if now - self._curve >= CURVE and frame is not self._curves_of:
-            self._curve, self._curves_of = now, frame
+        if now - self._curves_drawn_at >= CURVES_SECONDS and frame is not self._curves_frame:
+            self._curves_drawn_at, self._curves_frame = now, frame
             panel.show_curves(stage, session.curves(), self._log())
 
     def _log(self) -> bool:
@@ -310,27 +345,25 @@ class Lab:
         return f"{made} of {total} frames computed, to t = {reached:.4g}"
 
 
-def _server(host: str, port: int) -> viser.ViserServer:
-    """viser's server, which would print a page of its own, and could ask others to share the page."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        server = viser.ViserServer(host=host, port=port, label="tokenfield lab", verbose=False)
-    server.request_share_url = lambda verbose=True: None  # type: ignore[method-assign]
-    return server
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def serve(
-    path: Path | None, host: str, port: int, out: Path, ready: Callable[[str], None] = lambda url: None
+    path: Path | None,
+    host: str,
+    port: int,
+    out: Path,
+    ready: Callable[[str], None] = lambda url: None,
+    say: Callable[[str], None] = lambda sentence: None,
 ) -> None:
-    """Open the lab and stay until Ctrl-C; `ready` is told the address once the page is there."""
-    lab = Lab(host, port, out)
+    """Open the lab and stay until Ctrl-C.
+
+    Args:
+        path: a stored run, a TOML file or a cell of a sweep to begin with; None: the first preset.
+        host: name or address to listen at.
+        port: port to listen at; 0: any that is free.
+        out: directory for what is saved from the page.
+        ready: called with the address once the page is there.
+        say: told what is not for the page.
+    """
+    lab = Lab(host, port, out, say)
     try:
         lab.begin(path)
         ready(lab.url)

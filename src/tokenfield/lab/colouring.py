@@ -8,13 +8,13 @@ from jaxtyping import UInt8
 from matplotlib.colors import hsv_to_rgb, to_hex, to_rgb
 
 from tokenfield.figures import OTHER, PALETTE
-from tokenfield.lab.frame import COLOURS, Frame, Stage
+from tokenfield.lab.frame import CLUSTER_COLOURS, Frame, Stage
 
-CHOICES = ("where Π sends it", "cluster", "speed")
+COLOURINGS = ("where Π sends it", "cluster", "speed")
 
 #: The colours of the eigenspaces of V Bᵀ and of V, and of the two ends of Π.
-SPACES = ("#0072B2", "#D55E00")
-ENDS = ("#009E73", "#CC79A7")
+EIGENSPACE_COLOURS = ("#0072B2", "#D55E00")
+LIMIT_END_COLOURS = ("#009E73", "#CC79A7")
 
 
 class Colouring(NamedTuple):
@@ -26,15 +26,22 @@ class Colouring(NamedTuple):
 
 
 def colouring(choice: str, stage: Stage, frame: Frame) -> Colouring:
-    """The tokens of a frame coloured by where Π sends them, by cluster or by speed."""
+    """The tokens of a frame coloured by where Π sends them, by cluster or by speed.
+
+    Args:
+        choice: one of `COLOURINGS`.
+        stage: what stays the same during the run, of m shown tokens.
+        frame: the tokens at one time.
+    """
     if choice == "cluster":
-        shades = [*PALETTE[:COLOURS], OTHER]
+        shades = [*PALETTE[:CLUSTER_COLOURS], OTHER]
         return Colouring(_rgb(shades)[frame.colour], frame.colour, "one colour per cluster; grey: in none")
     if choice == "speed":
         return _by_speed(frame.speed.astype(float))
     if stage.target is not None and stage.limit_basis is not None and stage.limit_basis.shape[1] == 1:
         side = (stage.target @ stage.limit_basis[:, 0] < 0).astype(int)
-        return Colouring(_rgb(ENDS)[side], side, f"Π sends {swatch(ENDS[0])} to +p, {swatch(ENDS[1])} to −p")
+        plus, minus = (swatch(colour) for colour in LIMIT_END_COLOURS)
+        return Colouring(_rgb(LIMIT_END_COLOURS)[side], side, f"Π sends {plus} to +p, {minus} to −p")
     return _by_angle(stage)
 
 

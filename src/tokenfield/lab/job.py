@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from tokenfield import config, figures
-from tokenfield.errors import InputError, RunError, require
+import tokenfield as tkf
+from tokenfield.config import reading as config
+from tokenfield.errors import require
 from tokenfield.lab.frame import Frame, Stage
-from tokenfield.lab.worker import CONTEXT, keep_compiled
-from tokenfield.simulate import simulate
-from tokenfield.store import refuse_occupied
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
+from tokenfield.lab.worker import SPAWN, call_with_modules, keep_compiled
+from tokenfield.registry import foreign_modules
+from tokenfield.runs.store import refuse_occupied
 
 #: Most pictures of an animation.
-PICTURES = 100
+MAX_ANIMATION_FRAMES = 100
 
 Progress = Callable[[float], None]
 
@@ -32,22 +31,23 @@ Progress = Callable[[float], None]
 class Job:
     """A job that runs: `share` of it done; `result` a sentence once it is over, `failed` whether badly."""
 
-    def __init__(self, title: str, do: Callable[..., str], *arguments: Any):
+    def __init__(self, title: str, function: Callable[..., str], *arguments: Any):
         self.title, self.share, self.result, self.failed = title, 0.0, "", False
-        self.pipe, far = CONTEXT.Pipe(duplex=False)
-        self.process = CONTEXT.Process(target=_work, args=(far, do, arguments), daemon=True)
+        self.pipe, child_end = SPAWN.Pipe(duplex=False)
+        begin = (foreign_modules(), _work, child_end, function, arguments)
+        self.process = SPAWN.Process(target=call_with_modules, args=begin, daemon=True)
         self.process.start()
-        far.close()
+        child_end.close()
 
     def tick(self) -> None:
-        """Look how far it is."""
+        """Read how far it is."""
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
                 kind, value = self.pipe.recv()
                 if kind == "share":
                     self.share = value
                 else:
-                    self.result, self.failed = value, kind == "trouble"
+                    self.result, self.failed = value, kind == "error"
         if not self.result and not self.process.is_alive() and not self.pipe.closed and not self.pipe.poll():
             self.result, self.failed = f"{self.title}: the process died", True
 
@@ -59,18 +59,24 @@ class Job:
             self.result, self.failed = f"{self.title}: cancelled", True
 
 
-def _work(pipe: Connection, do: Callable[..., str], arguments: tuple[Any, ...]) -> None:
+def _work(pipe: Connection, function: Callable[..., str], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        pipe.send(("done", do(*arguments, lambda share: pipe.send(("share", share)))))
-    except (InputError, RunError, OSError) as error:
-        pipe.send(("trouble", str(error)))
-    except Exception as error:  # whatever it is, the page must hear of it
-        pipe.send(("trouble", f"{type(error).__name__}: {error}"))
+        pipe.send(("done", function(*arguments, lambda share: pipe.send(("share", share)))))
+    except (tkf.InputError, tkf.RunError, OSError) as error:
+        pipe.send(("error", str(error)))
+    except Exception as error:  # whatever it is, the page must show it
+        pipe.send(("error", f"{type(error).__name__}: {error}"))
 
 
 def new_path(folder: Path, name: str, ending: str = "") -> Path:
-    """The path of a new file or directory called so."""
+    """The path of a new file or directory; names that are not plain, or taken, are refused.
+
+    Args:
+        folder: where it is to be.
+        name: letters, digits, dots, dashes and underscores.
+        ending: of the file, with its dot.
+    """
     plain = bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", name))
     require(plain, "name", "be letters, digits, dots, dashes and underscores", repr(name))
     path = folder / f"{name}{ending}"
@@ -85,13 +91,27 @@ def save_run(run: config.Config, path: Path) -> Job:
 
 
 def save_figure(stage: Stage, frame: Frame, colour: np.ndarray, path: Path) -> Job:
-    """Draw one frame, coloured by a number or label for each token."""
+    """Draw one frame.
+
+    Args:
+        stage: what stays the same during the run.
+        frame: the m tokens to draw.
+        colour: a number or label for each, (m,).
+        path: of the new picture.
+    """
     return Job("saving the figure", _save_figure, stage.weights, frame, colour, path)
 
 
 def save_animation(stage: Stage, frames: Sequence[Frame], colour: np.ndarray, path: Path) -> Job:
-    """Draw the frames, or a hundred of them, as a film."""
-    few = np.unique(np.linspace(0, len(frames) - 1, min(PICTURES, len(frames))).astype(int))
+    """Draw the frames, or `MAX_ANIMATION_FRAMES` of them, as an animation.
+
+    Args:
+        stage: what stays the same during the run.
+        frames: the m tokens over time.
+        colour: a number or label for each token, (m,).
+        path: of the new animation.
+    """
+    few = np.unique(np.linspace(0, len(frames) - 1, min(MAX_ANIMATION_FRAMES, len(frames))).astype(int))
     return Job("saving the animation", _save_animation, stage.weights, [frames[k] for k in few], colour, path)
 
 
@@ -102,15 +122,17 @@ def _save_run(settings: dict[str, Any], path: Path, progress: Progress) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(config.text(run), encoding="utf8")
     again = config.read(file).arguments()
-    trajectory = simulate(**again, store=path, progress=lambda share, _: progress(share), strict=False)
+    trajectory = tkf.simulate(**again, store=path, progress=lambda share, _: progress(share), strict=False)
     if not trajectory.complete:
-        raise RunError(f"{path}: {trajectory.status}")
+        raise tkf.RunError(f"{path}: {trajectory.status}")
     return f"saved {file} and the run {path}; `tokenfield simulate {file}` repeats it"
 
 
 def _save_figure(weights: np.ndarray, frame: Frame, colour: np.ndarray, path: Path, _: Progress) -> str:
-    picture = figures.snapshot(Tokens(_unit(frame.x), weights), colour=colour, title=f"t = {frame.t:.4g}")
-    return f"saved {figures.save(picture, path)}"
+    picture = tkf.figures.snapshot(
+        tkf.Tokens(_unit(frame.x), weights), colour=colour, title=f"t = {frame.t:.4g}"
+    )
+    return f"saved {tkf.figures.save(picture, path)}"
 
 
 def _save_animation(
@@ -118,7 +140,9 @@ def _save_animation(
 ) -> str:
     ts = np.array([frame.t for frame in frames])
     x = np.stack([_unit(frame.x) for frame in frames])
-    film = figures.animation(Trajectory(ts, x, weights, ts, {}, {}, {}, "frames of the lab", True), colour)
+    film = tkf.figures.animation(
+        tkf.Trajectory(ts, x, weights, ts, {}, {}, {}, "frames of the lab", True), colour
+    )
     drawn, draw = 0, film._func  # type: ignore[attr-defined] (matplotlib has no other way to count)
 
     def counted(*arguments: Any) -> Any:
@@ -128,7 +152,7 @@ def _save_animation(
         return draw(*arguments)
 
     film._func = counted  # type: ignore[attr-defined]
-    return f"saved {figures.save(film, path)}"
+    return f"saved {tkf.figures.save(film, path)}"
 
 
 def _unit(x: np.ndarray) -> np.ndarray:

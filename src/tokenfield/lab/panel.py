@@ -1,6 +1,6 @@
-"""The panel: controls on the right, the phase and the curves on the left. It only asks; the app decides.
+"""The panel: controls on the right, the phase and the curves on the left. It emits events; the app decides.
 
-Every control calls `ask(what, value)` when a person changes it, and is set again by `show_*`.
+Every control calls `emit(what, value)` when a person changes it, and is set again by `show_*`.
 """
 
 import html
@@ -11,48 +11,53 @@ import numpy as np
 from viser import Icon
 
 from tokenfield.errors import InputError
-from tokenfield.lab.colouring import CHOICES, SPACES, swatch
-from tokenfield.lab.frame import POINTS, Stage
-from tokenfield.lab.phase import Phase
+from tokenfield.lab.colouring import COLOURINGS, EIGENSPACE_COLOURS, swatch
+from tokenfield.lab.frame import MAX_CURVE_POINTS, Stage
+from tokenfield.lab.phase import PhaseLabel
 from tokenfield.lab.presets import PRESETS
 from tokenfield.lab.scene import PROJECTIONS
 from tokenfield.lab.setup import LAWS, MODELS, WARM, Setup
 
 #: The slider of log10 β goes so far; beyond the last number stands infinity.
-COOLEST, INFINITE = 4.0, 4.2
+LARGEST_LOG_BETA, INFINITE_LOG_BETA = 4.0, 4.2
 #: How times are spaced.
-SCALES = ("linear", "logarithmic")
+TIME_SCALES = ("linear", "logarithmic")
 #: Least value on a logarithmic axis.
-FLOOR = 1e-6
+SMALLEST_PLOTTED = 1e-6
 #: Colours of the phases' names.
-SHADES = {"concentration": SPACES[0], "metastable": "#009E73", "escape": "#E69F00", "terminal": SPACES[1]}
+PHASE_COLOURS = {
+    "concentration": EIGENSPACE_COLOURS[0],
+    "metastable": "#009E73",
+    "escape": "#E69F00",
+    "terminal": EIGENSPACE_COLOURS[1],
+}
 
 #: The lines of the charts with their colours.
-LINES = {
-    "distance": (("measured", SPACES[0]), ("predicted rate", "#777777")),
-    "angles": (("of V Bᵀ", SPACES[0]), ("of V", SPACES[1])),
+CHART_LINES = {
+    "distance": (("measured", EIGENSPACE_COLOURS[0]), ("predicted rate", "#777777")),
+    "angles": (("of V Bᵀ", EIGENSPACE_COLOURS[0]), ("of V", EIGENSPACE_COLOURS[1])),
     "order": (("R", "#009E73"), ("energy / its maximum", "#CC79A7")),
     "clusters": (("", "#555555"),),
 }
 
 #: Axes that stay in the background.
-AXIS: dict[str, Any] = {"ticks": {"show": False}, "grid": {"stroke": "#e6e8eb", "width": 1}}
+AXIS_STYLE: dict[str, Any] = {"ticks": {"show": False}, "grid": {"stroke": "#e6e8eb", "width": 1}}
 
-Ask = Callable[[str, Any], None]
+Emit = Callable[[str, Any], None]
 
 
 class Panel:
     """All that is not the scene."""
 
-    def __init__(self, server: Any, ask: Ask):
-        self.gui, self._ask = server.gui, ask
+    def __init__(self, server: Any, emit: Emit):
+        self.gui, self._emit = server.gui, emit
         self.gui.configure_theme(show_logo=False, show_share_button=False, brand_color=(0, 114, 178))
         self._curves_panel()
         self._play()
         self._phenomenon()
         self._run()
         self._matrices()
-        self._look()
+        self._view()
         self._files()
         self.gui.main_panel.dock_right()
         self.gui.main_panel.set_width(330)
@@ -60,31 +65,29 @@ class Panel:
     # -- controls
 
     def _on(self, control: Any, what: str) -> Any:
-        """Ask for `what` when a person, not the program, changes the control."""
+        """Emit the event `what` when a person, not the program, changes the control."""
 
         @control.on_update
         def _(event: Any) -> None:
             if event.client is not None:
-                self._ask(what, control.value)
+                self._emit(what, control.value)
 
         return control
 
     def _button(self, label: str, what: str, icon: Any = None, hint: str | None = None) -> Any:
         button = self.gui.add_button(label, icon=icon, hint=hint)
-        button.on_click(lambda _: self._ask(what, None))
+        button.on_click(lambda _: self._emit(what, None))
         return button
 
     def _play(self) -> None:
         gui = self.gui
         self.play = self._button("Play", "play", Icon.PLAYER_PLAY)
         self.more = gui.add_button_group("", ("Step", "Restart", "Stop computing"))
-        self.more.on_click(lambda event: self._ask(str(event.target.value), None))
+        self.more.on_click(lambda event: self._emit(str(event.target.value), None))
         self.time = self._on(
             gui.add_slider("time", 0, 1, 1, 0, hint="Scrub through the frames computed so far."), "scrub"
         )
-        self.speed = self._on(
-            gui.add_slider("speed", 1, 60, 1, 12, hint="Frames a second."), "speed"
-        )  # fmt: skip
+        self.speed = self._on(gui.add_slider("speed", 1, 60, 1, 12, hint="Frames a second."), "speed")
         self.computed = gui.add_progress_bar(0.0)
         self.status = gui.add_html("")
 
@@ -98,12 +101,16 @@ class Panel:
             self.model = self._on(gui.add_dropdown("model", MODELS), "model")
             self.beta = self._on(
                 gui.add_slider(
-                    "β", -1.0, INFINITE, 0.05, 1.7,
+                    "β",
+                    -1.0,
+                    INFINITE_LOG_BETA,
+                    0.05,
+                    1.7,
                     marks=((-1.0, "0.1"), (0.0, "1"), (1.0, "10"), (2.0, "100"), (3.0, "10³"), (4.2, "∞")),
                     hint="Inverse temperature; the slider is log10 of it, its right end is β = ∞.",
                 ),
                 "beta",
-            )  # fmt: skip
+            )
             self.step = self._on(gui.add_number("layer step", 0.1, step=0.01), "step")
             self.n = self._on(gui.add_number("tokens", 2000, step=1, hint="Up to a million."), "n")
             self.d = self._on(gui.add_number("dimension", 3, step=1, hint="2: circle, 3: sphere."), "d")
@@ -111,7 +118,9 @@ class Panel:
             self.number = self._on(gui.add_number("κ", 0.0, step=0.001), "number")
             self.key = self._on(gui.add_number("seed", 1, step=1), "key")
             self.stop = self._on(gui.add_number("until t", 30.0, step=0.1), "stop")
-            self.log = self._on(gui.add_dropdown("time scale", SCALES, hint="Of frames and curves."), "log")
+            self.log = self._on(
+                gui.add_dropdown("time scale", TIME_SCALES, hint="Of frames and curves."), "log"
+            )
 
     def _matrices(self) -> None:
         gui = self.gui
@@ -126,10 +135,10 @@ class Panel:
             self.B_spectrum = self._on(gui.add_text("eigenvalues of B", "", hint=hint), "B_spectrum")
             self.B_angle = self._on(gui.add_slider("angle of B (°)", -90.0, 90.0, 1.0, 0.0), "B_angle")
 
-    def _look(self) -> None:
+    def _view(self) -> None:
         gui = self.gui
         with gui.add_folder("Look", expand_by_default=False):
-            self.colour = self._on(gui.add_dropdown("colour by", CHOICES), "colour")
+            self.colour = self._on(gui.add_dropdown("colour by", COLOURINGS), "colour")
             self.size = self._on(gui.add_slider("token size", 0.3, 3.0, 0.1, 1.0), "size")
             self.solid = self._on(gui.add_checkbox("solid ball", False), "solid")
             self.projection = self._on(gui.add_dropdown("projection (d > 3)", PROJECTIONS), "projection")
@@ -162,15 +171,21 @@ class Panel:
             self.titles, self.charts = {}, {}
             for name, height in (("distance", 115), ("angles", 100), ("order", 95), ("clusters", 80)):
                 self.titles[name] = gui.add_html("")
-                self.charts[name] = _chart(gui, LINES[name], height)
+                self.charts[name] = _chart(gui, CHART_LINES[name], height)
             self.notes = gui.add_html("")
         panel.dock_left()
         panel.set_width(370)
         self._shown: dict[str, Any] = {}
 
     def show_curves(self, stage: Stage, curves: dict[str, np.ndarray], log: bool) -> None:
-        """Draw the curves up to the frame shown."""
-        keep = np.unique(np.linspace(0, len(curves["t"]) - 1, POINTS).astype(int))
+        """Draw the curves up to the frame shown.
+
+        Args:
+            stage: what stays the same during the run.
+            curves: name → values, (times,), with their times `t`.
+            log: whether the time axis is logarithmic.
+        """
+        keep = np.unique(np.linspace(0, len(curves["t"]) - 1, MAX_CURVE_POINTS).astype(int))
         c = {name: values[keep] for name, values in curves.items()}
         if log:  # there is no t = 0 on a logarithmic axis
             c = {name: values[c["t"] > 0] for name, values in c.items()}
@@ -186,8 +201,8 @@ class Panel:
             angles = (_log10(c["to_limit"]), _log10(c["to_end"]))
             self._draw("angles", "log10 angle to the eigenspace", t, angles, log)
         for name in ("distance", "angles"):
-            self._put(self.charts[name], "visible", about)
-            self._put(self.titles[name], "visible", about)
+            self._update(self.charts[name], "visible", about)
+            self._update(self.titles[name], "visible", about)
         self._draw("order", "", t, (c["order"], c["energy"]), log, top=1.05)
         top = 1.1 * float(np.max(c["clusters"], initial=4, where=np.isfinite(c["clusters"])))
         self._draw("clusters", "number of clusters", t, (c["clusters"],), log, top=top)
@@ -202,12 +217,12 @@ class Panel:
         top: float | None = None,
     ) -> None:
         chart = self.charts[name]
-        self._put(self.titles[name], "content", _title(title, LINES[name], ys))
+        self._update(self.titles[name], "content", _title(title, CHART_LINES[name], ys))
         y = {} if top is None else {"range": (0.0, top)}
-        self._put(chart, "scales", {"x": {"time": False, "distr": 3 if log else 1}, "y": y})
+        self._update(chart, "scales", {"x": {"time": False, "distr": 3 if log else 1}, "y": y})
         chart.data = (t, *ys)
 
-    def _put(self, handle: Any, name: str, value: Any) -> None:
+    def _update(self, handle: Any, name: str, value: Any) -> None:
         """Set a property of the page only where it changes."""
         key = f"{id(handle)}.{name}"
         if self._shown.get(key) != value:
@@ -222,41 +237,48 @@ class Panel:
             getattr(self, name).value = getattr(setup, name)
         for name in ("V_spectrum", "B_spectrum"):
             getattr(self, name).value = ", ".join(f"{v:g}" for v in getattr(setup, name))
-        self.beta.value = INFINITE if np.isinf(setup.beta) else round(20 * float(np.log10(setup.beta))) / 20
-        self.log.value = SCALES[setup.log]
+        position = INFINITE_LOG_BETA if np.isinf(setup.beta) else float(np.log10(setup.beta))
+        self.beta.value = round(20 * position) / 20
+        self.log.value = TIME_SCALES[setup.log]
         warm = setup.model in WARM
         shown = f"{setup.beta:.3g}" if np.isfinite(setup.beta) else "∞ (hardmax)"
-        self._put(self.beta, "label", f"β = {shown}")
-        self._put(self.beta, "visible", warm)
-        self._put(self.step, "visible", setup.model == "layers")
+        self._update(self.beta, "label", f"β = {shown}")
+        self._update(self.beta, "visible", warm)
+        self._update(self.step, "visible", setup.model == "layers")
         law = LAWS[setup.law]
-        self._put(self.number, "visible", bool(law.number))
-        self._put(self.number, "label", law.number or "–")
+        self._update(self.number, "visible", bool(law.number))
+        self._update(self.number, "label", law.number or "–")
         for handle in (self.projection, self.axes):
-            self._put(handle, "visible", setup.d > 3)
-        self._put(self.about, "content", about)
+            self._update(handle, "visible", setup.d > 3)
+        self._update(self.about, "content", about)
 
     def show_time(self, at: int, total: int, t: float) -> None:
-        """Set the time slider."""
-        self._put(self.time, "max", max(1, total - 1))
-        self._put(self.time, "label", f"t = {t:.4g}")
+        """Set the time slider.
+
+        Args:
+            at: index of the frame shown.
+            total: how many frames the run has.
+            t: time of the frame shown.
+        """
+        self._update(self.time, "max", max(1, total - 1))
+        self._update(self.time, "label", f"t = {t:.4g}")
         self.time.value = at
 
     def show_play(self, playing: bool) -> None:
         """Name the button after what it does."""
-        self._put(self.play, "label", "Pause" if playing else "Play")
-        self._put(self.play, "icon", Icon.PLAYER_PAUSE if playing else Icon.PLAYER_PLAY)
+        self._update(self.play, "label", "Pause" if playing else "Play")
+        self._update(self.play, "icon", Icon.PLAYER_PAUSE if playing else Icon.PLAYER_PLAY)
 
     def show_status(self, share: float, sentence: str) -> None:
         """How much is computed, in words."""
         self.computed.value = float(round(100 * share))
-        self._put(self.status, "content", _small(sentence))
+        self._update(self.status, "content", _small(sentence))
 
-    def show_phase(self, phase: Phase, t: float | None) -> None:
+    def show_phase(self, phase: PhaseLabel, t: float | None) -> None:
         """The phase's name, large, and its sentence."""
-        shade = SHADES.get(phase.name, "#555555")
+        shade = PHASE_COLOURS.get(phase.name, "#555555")
         clock = "" if t is None else f"t = {t:.4g}"
-        self._put(
+        self._update(
             self.phase,
             "content",
             '<div style="padding:.6em .8em .2em .8em">'
@@ -273,22 +295,23 @@ class Panel:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in stage.notes)
         lines = ""
         if stage.kind in ("fixed", "algebraic", "rotating"):
-            lines = f"Dominant eigenspaces: {swatch(SPACES[0])} of V Bᵀ (E), {swatch(SPACES[1])} of V<br>"
+            of_D, of_V = (swatch(colour) for colour in EIGENSPACE_COLOURS)
+            lines = f"Dominant eigenspaces: {of_D} of V Bᵀ (E), {of_V} of V<br>"
         text = f'<div style="padding:0 .8em;font-size:.85em">{lines}Tokens: {legend}'
         text += '<ul style="padding-left:1.2em;'
-        self._put(self.notes, "content", text + f'margin:.4em 0;color:#777">{notes}</ul></div>')
+        self._update(self.notes, "content", text + f'margin:.4em 0;color:#777">{notes}</ul></div>')
 
     def show_job(self, text: str, share: float | None) -> None:
         """The progress of saving; None when there is nothing under way."""
         for handle in (self.job, self.job_text, self.cancel):
-            self._put(handle, "visible", share is not None)
+            self._update(handle, "visible", share is not None)
         self.job.value = float(round(100 * (share or 0.0)))
-        self._put(self.job_text, "content", _small(text))
+        self._update(self.job_text, "content", _small(text))
 
 
 def beta_of(value: float) -> float:
     """What a position of the slider means: two digits of 10^value, or infinity beyond the last number."""
-    return np.inf if value > COOLEST + 1e-9 else float(f"{10**value:.2g}")
+    return np.inf if value > LARGEST_LOG_BETA + 1e-9 else float(f"{10**value:.2g}")
 
 
 def numbers(text: str, name: str) -> tuple[float, ...]:
@@ -313,7 +336,7 @@ def _small(sentence: str) -> str:
 
 def _log10(values: np.ndarray) -> np.ndarray:
     """The logarithm, above the floor where distances are rounding."""
-    return np.log10(np.where(values > FLOOR, values, np.nan))
+    return np.log10(np.where(values > SMALLEST_PLOTTED, values, np.nan))
 
 
 def _title(title: str, lines: tuple[tuple[str, str], ...], ys: tuple[np.ndarray, ...]) -> str:
@@ -334,7 +357,12 @@ def _chart(gui: Any, lines: tuple[tuple[str, str], ...], height: int) -> Any:
         series.append({"label": label, "stroke": colour, "width": 2, "points": {"show": False}} | dash)
     data = (np.array([0.0, 1.0]), *(np.array([np.nan, np.nan]) for _ in lines))
     return gui.add_uplot(
-        data, tuple(series), height=height, scales={"x": {"time": False}, "y": {}},
-        axes=({"size": 26} | AXIS, {"size": 40, "space": 18} | AXIS), legend={"show": False},
-        cursor={"show": False}, padding=(6, 12, 0, 0),
-    )  # fmt: skip
+        data,
+        tuple(series),
+        height=height,
+        scales={"x": {"time": False}, "y": {}},
+        axes=({"size": 26} | AXIS_STYLE, {"size": 40, "space": 18} | AXIS_STYLE),
+        legend={"show": False},
+        cursor={"show": False},
+        padding=(6, 12, 0, 0),
+    )

@@ -11,18 +11,18 @@ from jaxtyping import Float
 from matplotlib.colors import to_rgb
 
 from tokenfield.errors import InputError, require
-from tokenfield.lab.colouring import SPACES, Colouring
-from tokenfield.lab.frame import COLOURS, Frame, Stage
+from tokenfield.lab.colouring import EIGENSPACE_COLOURS, Colouring
+from tokenfield.lab.frame import CLUSTER_COLOURS, Frame, Stage
 
 PROJECTIONS = ("eigenspaces", "principal directions", "axes")
 #: How far lines and labels reach out of the sphere.
-REACH = 1.25
+LINE_REACH = 1.25
 #: Width of the band over which the tokens of a circle are spread, so that they can be told apart.
-BAND = 0.12
+CIRCLE_BAND_WIDTH = 0.12
 #: Radius of the ball that stands for a cluster of all tokens.
-BALL = 0.11
+CLUSTER_BALL_RADIUS = 0.11
 #: Where the camera begins, for d = 2 and above.
-CAMERAS = {2: (0.0, -3.1, 0.0), 3: (1.75, -2.0, 1.25)}
+CAMERA_POSITIONS = {2: (0.0, -3.1, 0.0), 3: (1.75, -2.0, 1.25)}
 
 
 class Scene:
@@ -50,7 +50,7 @@ class Scene:
         if same:
             return
         m = len(stage.weights)
-        self._spread = 1 + BAND * (np.random.default_rng(1).uniform(size=m) - 0.5) * (m > 50)
+        self._spread = 1 + CIRCLE_BAND_WIDTH * (np.random.default_rng(1).uniform(size=m) - 0.5) * (m > 50)
         self._aim()
         self.redraw()
 
@@ -69,11 +69,15 @@ class Scene:
         self.scene.add_frame("/clusters", show_axes=False)
         self.balls = [
             self.scene.add_icosphere(
-                f"/clusters/{c}", radius=BALL, subdivisions=2, cast_shadow=False, receive_shadow=False,
+                f"/clusters/{c}",
+                radius=CLUSTER_BALL_RADIUS,
+                subdivisions=2,
+                cast_shadow=False,
+                receive_shadow=False,
                 visible=False,
             )
-            for c in range(COLOURS)
-        ]  # fmt: skip
+            for c in range(CLUSTER_COLOURS)
+        ]
 
     def _aim(self) -> None:
         """Turn the cameras to a new kind of picture; leave them where people put them otherwise."""
@@ -82,10 +86,10 @@ class Scene:
         if kind == self._camera:
             return
         self._camera = kind
-        self.server.initial_camera.position = CAMERAS[kind]
+        self.server.initial_camera.position = CAMERA_POSITIONS[kind]
         self.server.initial_camera.look_at = (0.0, 0.0, 0.0)
         for client in self.server.get_clients().values():
-            client.camera.position, client.camera.look_at = CAMERAS[kind], (0.0, 0.0, 0.0)
+            client.camera.position, client.camera.look_at = CAMERA_POSITIONS[kind], (0.0, 0.0, 0.0)
 
     def _ball(self) -> None:
         assert self.stage is not None
@@ -98,14 +102,22 @@ class Scene:
             return
         if self.solid:
             self.scene.add_icosphere(
-                "/ball/solid", radius=0.975, color=(238, 240, 244), subdivisions=4, cast_shadow=False,
+                "/ball/solid",
+                radius=0.975,
+                color=(238, 240, 244),
+                subdivisions=4,
+                cast_shadow=False,
                 receive_shadow=False,
-            )  # fmt: skip
+            )
         cos, sin, rest = np.cos(turn), np.sin(turn), np.zeros_like(turn)
-        circles = [np.stack([np.cos(h) * cos, np.cos(h) * sin, np.sin(h) + rest], axis=1)
-                   for h in np.radians([-60, -30, 0, 30, 60])]  # fmt: skip
-        circles += [np.stack([np.cos(a) * cos, np.sin(a) * cos, sin], axis=1)
-                    for a in np.radians(np.arange(0, 180, 30))]  # fmt: skip
+        circles = [
+            np.stack([np.cos(h) * cos, np.cos(h) * sin, np.sin(h) + rest], axis=1)
+            for h in np.radians([-60, -30, 0, 30, 60])
+        ]
+        circles += [
+            np.stack([np.cos(a) * cos, np.sin(a) * cos, sin], axis=1)
+            for a in np.radians(np.arange(0, 180, 30))
+        ]
         segments = np.concatenate([np.stack([c[:-1], c[1:]], axis=1) for c in circles])
         self.scene.add_line_segments(
             "/ball/grid", segments, (205, 208, 214), thickness=1.0, thickness_units="screen"
@@ -119,9 +131,9 @@ class Scene:
             return
         mutual = stage.same and stage.limit_basis.shape == stage.end_basis.shape
         name = "V Bᵀ and V" if mutual else "V Bᵀ"
-        self._space("limit", stage.limit_basis, name, SPACES[0], 1.0, self._masses())
+        self._space("limit", stage.limit_basis, name, EIGENSPACE_COLOURS[0], 1.0, self._masses())
         if not mutual:
-            self._space("end", stage.end_basis, "V", SPACES[1], 1.04)
+            self._space("end", stage.end_basis, "V", EIGENSPACE_COLOURS[1], 1.04)
 
     def _space(
         self,
@@ -137,7 +149,7 @@ class Scene:
         rgb = tuple(round(255 * c) for c in to_rgb(colour))
         k = basis.shape[1]
         if k == 1:
-            line = self._place(np.stack([-basis[:, 0], basis[:, 0]])) * REACH
+            line = self._place(np.stack([-basis[:, 0], basis[:, 0]])) * LINE_REACH
             self._line(f"/spaces/{key}", line, rgb, 4.0)
             self._label(f"{key}/plus", f"{name}{ends[0]}", line[1])
             if ends[1]:
@@ -178,9 +190,11 @@ class Scene:
         if self.projection == "principal directions" and self._moment is not None:
             top = np.linalg.eigh(self._moment)[1][:, [-1, -2, -3]]
             # the nearest to what is shown now, so that the picture does not jump
-            left, _, right = np.linalg.svd(top.T @ self._map) if self._map.shape == top.shape else (
-                np.eye(3), 0, np.eye(3)
-            )  # fmt: skip
+            left, _, right = (
+                np.linalg.svd(top.T @ self._map)
+                if self._map.shape == top.shape
+                else (np.eye(3), 0, np.eye(3))
+            )
             return top @ left @ right
         spaces = [b for b in (stage.limit_basis, stage.end_basis) if b is not None]
         columns = np.concatenate(
@@ -210,9 +224,14 @@ class Scene:
         size = self.size * float(np.clip(0.45 / np.sqrt(len(points)), 0.009, 0.07))
         if self.cloud is None:
             self.cloud = self.scene.add_point_cloud(
-                "/tokens", points, colours.rgb, point_size=size, point_shape="circle", precision="float32",
+                "/tokens",
+                points,
+                colours.rgb,
+                point_size=size,
+                point_shape="circle",
+                precision="float32",
                 point_shading="flat",
-            )  # fmt: skip
+            )
             return
         with self.server.atomic():
             self.cloud.points = points
@@ -228,7 +247,7 @@ class Scene:
             inside = frame.colour == c
             w = self.stage.weights[inside]
             mass = float(w.sum())
-            radius = BALL * np.sqrt(mass)
+            radius = CLUSTER_BALL_RADIUS * np.sqrt(mass)
             centre = w @ x[inside] / max(mass, 1e-300)
             # 1 − |centre|² is the mean square distance to the centre
             tight = mass > 0 and 1 - centre @ centre < radius**2

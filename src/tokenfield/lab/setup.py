@@ -1,12 +1,12 @@
 """Setup: what the controls of the lab say, and the configuration of the run that they mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from tokenfield import config
+from tokenfield.config.reading import Config, parse
 from tokenfield.errors import as_number, as_whole, require
 from tokenfield.theory.examples import three_atoms, two_arcs
 
@@ -26,7 +26,17 @@ RTOL, ATOL = 1e-6, 1e-8
 MANY, LOOSE = 20_000, 1e-4
 
 
-class Law(NamedTuple):
+#: Controls that stand for a setting of a file: its section and its name there.
+IN_FILE = {
+    "beta": ("model", "beta"),
+    "n": ("initial", "n"),
+    "key": ("initial", "key"),
+    "stop": ("times", "stop"),
+    "frames": ("times", "count"),
+}
+
+
+class LawControl(NamedTuple):
     """An initial law of the controls: what its one number means, a good value, and its dimension if fixed."""
 
     number: str
@@ -35,14 +45,14 @@ class Law(NamedTuple):
 
 
 LAWS = {
-    "uniform, random": Law("", 0.0),
-    "uniform, even": Law("", 0.0),
-    "tilted": Law("tilt towards e1, below 1", 0.3),
-    "around one direction": Law("concentration κ", 4.0),
-    "cap": Law("angle of the cap", 1.0),
-    "three atoms": Law("ξ of Example 2.5", 0.7, 2),
-    "two arcs": Law("half width of the arcs", np.pi / 8, 2),
-    "two bumps": Law("mass of the sharp bump", 0.499, 2),
+    "uniform, random": LawControl("", 0.0),
+    "uniform, even": LawControl("", 0.0),
+    "tilted": LawControl("tilt towards e1, below 1", 0.3),
+    "around one direction": LawControl("concentration κ", 4.0),
+    "cap": LawControl("angle of the cap", 1.0),
+    "three atoms": LawControl("ξ of Example 2.5", 0.7, 2),
+    "two arcs": LawControl("half width of the arcs", np.pi / 8, 2),
+    "two bumps": LawControl("mass of the sharp bump", 0.499, 2),
 }
 
 
@@ -53,7 +63,8 @@ class Setup:
     V = R(V_angle) diag(V_spectrum) R(V_angle)ᵀ + turn·J, B likewise without the turn; R(a) and J turn the
     plane of the first two axes by the angle a (degrees) and by 90°. `number` is that of the law. `stop`:
     last time; `frames`: how many are saved, of more than 20,000 tokens the most there may be; `log`: whether
-    they are log-spaced. `step`: of the layers.
+    they are log-spaced. `step`: of the layers. `file`: the configuration that the controls were read from; a
+    control that stands for one of its settings changes that, any other makes it the run of the controls.
     """
 
     model: str = "softmax"
@@ -72,9 +83,31 @@ class Setup:
     frames: int = 301
     log: bool = False
     step: float = 0.1
+    file: Config | None = None
 
-    def config(self) -> config.Config:
+    @classmethod
+    def of_config(cls, run: Config) -> "Setup":
+        """A configuration as a setup: the controls show what they can of it."""
+        weights, ts, initial = run.weights.build(), run.times.build(), run.initial
+        known = {
+            "model": _model_control(run),
+            "beta": getattr(run.model, "beta", None) or None,  # no control has β = 0
+            "n": initial.size,
+            "d": weights.d,
+            "V_spectrum": _diagonal(weights.V),
+            "B_spectrum": _diagonal(weights.B),
+            "key": getattr(initial, "key", None),
+            "stop": float(ts[-1]),
+            "frames": len(ts),
+            "log": run.times.spacing == "log",
+            "step": getattr(run.solver, "step", None),
+        }
+        return cls(**{name: value for name, value in known.items() if value is not None}, file=run)
+
+    def config(self) -> Config:
         """The configuration, every value checked."""
+        if self.file is not None:
+            return self._changed_file(self.file)
         self._check()
         settings: dict[str, Any] = {
             "weights": {
@@ -88,13 +121,28 @@ class Setup:
         }
         if self.log and self.model != "layers":
             settings["run"] = {"merge_angle": MERGE_ANGLE}
-        return config.parse(settings)
+        return parse(settings)
+
+    def _changed_file(self, file: Config) -> Config:
+        """The file with the controls that were changed since it was read."""
+        before, settings = Setup.of_config(file), file.model_dump(exclude_none=True)
+        for name in (each.name for each in fields(self) if each.name != "file"):
+            if getattr(self, name) == getattr(before, name):
+                continue
+            section, setting = IN_FILE.get(name, ("", ""))
+            if setting not in settings.get(section, {}):
+                return replace(self, file=None).config()
+            settings[section][setting] = getattr(self, name)
+        return parse(settings)
 
     def _check(self) -> None:
         require(self.model in MODELS, "model", f"be one of {', '.join(MODELS)}", repr(self.model))
         require(self.law in LAWS, "initial law", f"be one of {', '.join(LAWS)}", repr(self.law))
-        whole = (("tokens", self.n, 1, MOST_TOKENS), ("dimension", self.d, 2, MOST_DIMENSIONS),
-                 ("frames", self.frames, 3, MOST_FRAMES))  # fmt: skip
+        whole = (
+            ("tokens", self.n, 1, MOST_TOKENS),
+            ("dimension", self.d, 2, MOST_DIMENSIONS),
+            ("frames", self.frames, 3, MOST_FRAMES),
+        )
         for name, value, least, most in whole:
             as_whole(value, name, least)
             require(value <= most, name, f"be at most {most}", value)
@@ -114,16 +162,26 @@ class Setup:
             case "uniform, random":
                 return {"law": "uniform", "n": n, "d": d, "key": self.key}
             case "around one direction":
-                return {"law": "von_mises_fisher", "n": n, "mean": _askew(d), "kappa": self.number,
-                        "key": self.key}  # fmt: skip
+                return {
+                    "law": "von_mises_fisher",
+                    "n": n,
+                    "mean": _askew(d),
+                    "kappa": self.number,
+                    "key": self.key,
+                }
             case "cap":
                 return {"law": "cap", "n": n, "centre": _askew(d), "angle": self.number, "key": self.key}
             case "three atoms" | "two arcs":
-                atoms = three_atoms(self.number) if self.law == "three atoms" else two_arcs(
-                    max(1, n // 2), 0.7, self.number
-                )  # fmt: skip
-                return {"law": "atoms", "x": np.asarray(atoms.x).tolist(),
-                        "weights": np.asarray(atoms.weights).tolist()}  # fmt: skip
+                atoms = (
+                    three_atoms(self.number)
+                    if self.law == "three atoms"
+                    else two_arcs(max(1, n // 2), 0.7, self.number)
+                )
+                return {
+                    "law": "atoms",
+                    "x": np.asarray(atoms.x).tolist(),
+                    "weights": np.asarray(atoms.weights).tolist(),
+                }
             case "two bumps":
                 return {"law": "circle_density", "n": n} | _two_bumps(self.number)
         tilt = self.number if self.law == "tilted" else 0.0
@@ -159,6 +217,21 @@ class Setup:
         # over logarithmic times, and on the circle, where sums are quick, errors may grow for long
         rtol = LOOSE if self.n > MANY and self.d > 2 and not self.log else RTOL
         return {"kind": "adaptive", "rtol": rtol, "atol": ATOL}
+
+
+def _model_control(run: Config) -> str | None:
+    """The model as the controls call it; None if they do not have it."""
+    kind = run.model.entry.name
+    if kind == "softmax" and run.solver.entry.name == "layers":
+        return "layers"
+    name = kind.replace("-", " ")
+    return name if name in MODELS else None
+
+
+def _diagonal(matrix: Any) -> tuple[float, ...]:
+    """The diagonal, of the first head."""
+    array = np.asarray(matrix)
+    return tuple(np.diag(array.reshape(-1, *array.shape[-2:])[0]).tolist())
 
 
 def fitted(spectrum: tuple[float, ...], d: int) -> tuple[float, ...]:

@@ -1,16 +1,16 @@
 """The worker: a process of its own that computes frames, so that nothing it does can stop the page.
 
-It is told by a pipe what to do, ("run", id, settings, ahead), ("open", id, path, ahead) or ("rest", id,
-settings of a run that another worker does, or None, 0), and how far it may go, ("ahead", id, frames). A newer
-task ends the older one between two bursts of steps. It answers
+It gets tasks through a pipe, ("run", id, settings, limit), ("open", id, path, limit) or ("prefetch", id,
+settings of a run that another worker does, or None, 0), and how many frames it may make, ("limit", id,
+frames). A newer task ends the older one between two bursts of steps. It answers
 
     ("ready", id)                  it has nothing to do; the task that was the last (−1: none yet)
-    ("taken", id)                  it has turned to the task
+    ("started", id)                it has turned to the task
     ("waiting", id, frame)         it does nothing until this frame may be made
     ("begin", id, stage, times)    what stays the same, and when frames are to come
     ("frame", id, frame)           one frame after the other
     ("end", id, sentence)          no more frames, because all were made
-    ("trouble", id, sentence)      no more frames, for the reason given
+    ("error", id, sentence)        no more frames, for the reason given
 """
 
 import contextlib
@@ -27,64 +27,79 @@ from typing import Any
 
 import numpy as np
 
-from tokenfield import config, store
-from tokenfield.attention.auto import PAIR
-from tokenfield.errors import InputError, RunError
-from tokenfield.lab.frame import Observer, is_measured
+import tokenfield as tkf
+from tokenfield.config import reading as config
+from tokenfield.lab.head import head_of, head_of_stored
+from tokenfield.lab.observer import Observer, is_measured
 from tokenfield.lab.setup import Setup
-from tokenfield.simulate import simulate
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import FIXED
-from tokenfield.weights import AttentionWeights
+from tokenfield.registry import foreign_modules, import_modules
+from tokenfield.runs.contents import check_data, contents_of, read_rows
+from tokenfield.runs.manifest import read_manifest
+from tokenfield.sums.direct import SECONDS_PER_PAIR
 
 #: Steps that are less accurate than this, or take longer than so many seconds, are mentioned.
-ROUGH, LONG = 1e-5, 5.0
+MAX_UNMENTIONED_RTOL, MAX_UNMENTIONED_SECONDS = 1e-5, 5.0
 #: Evaluations a step.
-STAGES = 6
+EVALUATIONS_PER_STEP = 6
+#: Arguments of `simulate` that say what is recorded; a run that is only looked at has none of them.
+RECORDING_ARGUMENTS = ("snapshots", "measure", "settings")
 
 #: Spawned, never forked: a forked child of a JAX process hangs.
-CONTEXT = multiprocessing.get_context("spawn")
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def call_with_modules(modules: tuple[str, ...], function: Callable[..., None], *arguments: Any) -> None:
+    """Begin a process: import what registers models and laws of the user, then call.
+
+    Args:
+        modules: their names.
+        function: what the process does.
+        arguments: of the function.
+    """
+    import_modules(modules)
+    function(*arguments)
 
 
 class Worker:
-    """The near end: starts the process, sends tasks, collects answers."""
+    """The parent's end of the pipe: starts the process, sends tasks, collects answers."""
 
     def __init__(self, target: Callable[[Connection], None] | None = None):
-        self.pipe, far = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=target or work, args=(far,), daemon=True)
+        self.pipe, child_end = SPAWN.Pipe()
+        begin = (foreign_modules(), target or work, child_end)
+        self.process = SPAWN.Process(target=call_with_modules, args=begin, daemon=True)
         self.process.start()
-        far.close()
+        child_end.close()
         #: the last task sent, and the last that is over; None until the process says that it is there
-        self._sent, self._over = -1, None
-        self.held = False
+        self._last_sent, self._last_finished = -1, None
+        self.suspended = False
 
     @property
     def ready(self) -> bool:
         """Whether the process has started."""
-        return self._over is not None
+        return self._last_finished is not None
 
     @property
     def idle(self) -> bool:
         """Whether it would turn to a task at once."""
-        return self._over == self._sent
+        return self._last_finished == self._last_sent
 
     def send(self, *message: Any) -> None:
         """Send a message; a worker that is gone does not answer."""
-        if message[0] != "ahead":
-            self._sent = message[1]
+        if message[0] != "limit":
+            self._last_sent = message[1]
         with contextlib.suppress(OSError):
             self.pipe.send(message)
 
     def answers(self) -> list[tuple[Any, ...]]:
-        """All that was answered since the last look; nothing while held, perhaps in the middle of a word."""
+        """All answers since the last call; none while suspended, perhaps in the middle of a message."""
         found = []
-        if self.held:
+        if self.suspended:
             return found
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
                 message = self.pipe.recv()
                 if message[0] == "ready":
-                    self._over = message[1]
+                    self._last_finished = message[1]
                 else:
                     found.append(message)
         return found
@@ -94,11 +109,19 @@ class Worker:
         """Whether the process runs."""
         return self.process.is_alive()
 
-    def hold(self, on: bool) -> None:
-        """Hold the process for a moment, so that another has the processors, or let it go on."""
-        self.held = on
+    def suspend(self) -> None:
+        """Stop the process for a moment, so that another has the processors."""
+        self.suspended = True
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended process go on."""
+        self.suspended = False
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
-            os.kill(self.process.pid or 0, signal.SIGSTOP if on else signal.SIGCONT)
+            os.kill(self.process.pid or 0, number)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -111,35 +134,35 @@ class Superseded(Exception):  # noqa: N818 (not an error)
     """A newer task is there."""
 
 
-class Desk:
-    """The far end: the newest task and how far it may go, kept by a thread that listens."""
+class Inbox:
+    """The process's end of the pipe: the newest task and its limit of frames, kept by a thread."""
 
     def __init__(self, pipe: Connection):
-        self.pipe, self.news = pipe, threading.Condition()
+        self.pipe, self.changed = pipe, threading.Condition()
         self.task: tuple[Any, ...] | None = None
-        self.newest, self.ahead = -1, 0
+        self.newest, self.limit = -1, 0
         #: the law of the last run, and its tokens: to draw many takes a while, and most changes keep them
-        self.drawn: tuple[Any, Tokens] | None = None
+        self.cached: tuple[Any, tkf.Tokens] | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         try:
             while True:
                 message = self.pipe.recv()
-                with self.news:
-                    if message[0] == "ahead":
+                with self.changed:
+                    if message[0] == "limit":
                         if message[1] == self.newest:
-                            self.ahead = message[2]
+                            self.limit = message[2]
                     else:
-                        self.task, self.newest, self.ahead = message[:3], message[1], message[3]
-                    self.news.notify_all()
+                        self.task, self.newest, self.limit = message[:3], message[1], message[3]
+                    self.changed.notify_all()
         except (EOFError, OSError):
             os._exit(0)  # the lab is gone
 
     def next(self) -> tuple[Any, ...]:
         """Wait for a task."""
-        with self.news:
-            self.news.wait_for(lambda: self.task is not None)
+        with self.changed:
+            self.changed.wait_for(lambda: self.task is not None)
             task, self.task = self.task, None
             assert task is not None
             return task
@@ -151,64 +174,64 @@ class Desk:
 
     def wait(self, task: int, frame: int) -> None:
         """Wait until this frame may be made."""
-        if frame >= self.ahead and self.newest == task:
+        if frame >= self.limit and self.newest == task:
             self.answer("waiting", task, frame)
-        with self.news:
-            self.news.wait_for(lambda: self.newest != task or frame < self.ahead)
+        with self.changed:
+            self.changed.wait_for(lambda: self.newest != task or frame < self.limit)
         self.check(task)
 
     def answer(self, *message: Any) -> None:
         """Send an answer."""
         self.pipe.send(message)
 
-    def tokens(self, law: Any) -> Tokens:
+    def tokens(self, law: Any) -> tkf.Tokens:
         """The tokens of the law."""
-        if self.drawn is None or self.drawn[0] != law:
-            self.drawn = (law, law.build())
-        return self.drawn[1]
+        if self.cached is None or self.cached[0] != law:
+            self.cached = (law, law.build())
+        return self.cached[1]
 
 
 def work(pipe: Connection) -> None:
     """What the process does: one task after the other, for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle
-    _die_with_the_lab()
+    _end_with_parent()
     keep_compiled()
-    desk = Desk(pipe)
+    inbox = Inbox(pipe)
     _warm_up()
-    desk.answer("ready", -1)
+    inbox.answer("ready", -1)
     while True:
-        kind, task, what = desk.next()
-        desk.answer("taken", task)
-        _do(desk, kind, task, what)
-        desk.answer("ready", task)
+        kind, task, subject = inbox.next()
+        inbox.answer("started", task)
+        _perform(inbox, kind, task, subject)
+        inbox.answer("ready", task)
 
 
-def _die_with_the_lab() -> None:
-    """Ask Linux to end this process with the lab: while held, it does not notice that nobody is there."""
+def _end_with_parent() -> None:
+    """Ask Linux to end this process with the lab: while suspended, it would not notice."""
     with contextlib.suppress(OSError, AttributeError):  # elsewhere there is no such call
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
 
 
-def _do(desk: Desk, kind: str, task: int, what: Any) -> None:
+def _perform(inbox: Inbox, kind: str, task: int, subject: Any) -> None:
     """One task, to its end or until there is a newer one."""
     try:
-        sentence = {"run": _run, "open": _open, "rest": _rest}[kind](desk, task, what)
-        desk.answer("end", task, sentence)
+        sentence = {"run": _run, "open": _open, "prefetch": _prefetch}[kind](inbox, task, subject)
+        inbox.answer("end", task, sentence)
     except Superseded:
         pass  # nobody waits for this one any more
-    except (InputError, RunError) as error:
-        desk.answer("trouble", task, str(error))
+    except (tkf.InputError, tkf.RunError) as error:
+        inbox.answer("error", task, str(error))
     except MemoryError:
-        desk.answer("trouble", task, "not enough memory for so many tokens")
-    except Exception as error:  # whatever it is, the page must hear of it
-        desk.answer("trouble", task, f"{type(error).__name__}: {error}")
+        inbox.answer("error", task, "not enough memory for so many tokens")
+    except Exception as error:  # whatever it is, the page must show it
+        inbox.answer("error", task, f"{type(error).__name__}: {error}")
 
 
 def _warm_up() -> None:
     """All that is slow the first time only."""
-    run = Setup(n=8).config()
-    tokens = run.arguments()["tokens"]
-    Observer(tokens, run.weights.build(), 1.0).frame(0.0, tokens)
+    arguments = Setup(n=8).config().arguments()
+    tokens = arguments["tokens"]
+    Observer(tokens, *head_of(arguments["model"])).frame(0.0, tokens)
 
 
 def keep_compiled() -> None:
@@ -221,81 +244,72 @@ def keep_compiled() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def _run(desk: Desk, task: int, settings: dict[str, Any]) -> str:
+def _run(inbox: Inbox, task: int, settings: dict[str, Any]) -> str:
     """Simulate, and make a frame at every saved time."""
     run = config.parse(settings)
-    arguments = run.arguments(desk.tokens(run.initial))
+    arguments = run.arguments(inbox.tokens(run.initial))
     tokens, ts = arguments["tokens"], np.asarray(arguments["ts"])
-    observer = Observer(tokens, run.weights.build(), getattr(run.model, "beta", None))
+    model = arguments["model"]
+    observer = Observer(tokens, *head_of(model), free=model.space.free)
     notes = (*observer.stage.notes, *_caveats(run.solver, tokens.n, tokens.d))
-    desk.answer("begin", task, replace(observer.stage, notes=notes), ts)
-    frames = 0
+    inbox.answer("begin", task, replace(observer.stage, notes=notes), ts)
 
-    def show(now: Tokens) -> None:
-        nonlocal frames
-        desk.wait(task, frames)
-        desk.answer("frame", task, observer.frame(ts[frames], now, is_measured(frames, len(ts))))
-        frames += 1
+    def show(frame: int, now: tkf.Tokens) -> None:
+        inbox.wait(task, frame)
+        inbox.answer("frame", task, observer.frame(ts[frame], now, is_measured(frame, len(ts))))
 
-    def measure(now: Tokens) -> float:
-        if now is not tokens:
-            show(now)
-        return 0.0
-
-    show(tokens)  # at once: sums are planned and models compiled only then
-    arguments |= {"measure": {"frame": measure}, "snapshots": [], "settings": None}
-    trajectory = simulate(**arguments, progress=lambda *_: desk.check(task), strict=False)
-    if not trajectory.complete:
-        raise RunError(trajectory.status)
-    return trajectory.status
+    show(0, tokens)  # at once: sums are planned and models compiled only then
+    arguments = {name: value for name, value in arguments.items() if name not in RECORDING_ARGUMENTS}
+    found = tkf.moments(**arguments, progress=lambda *_: inbox.check(task))
+    moment = next(found)  # of the tokens just shown
+    for frame, moment in enumerate(found, start=1):
+        show(frame, moment.tokens)
+    return _conclusion(moment)
 
 
-def _rest(desk: Desk, task: int, settings: dict[str, Any] | None) -> str:
+def _conclusion(last: tkf.Moment) -> str:
+    """How a run that reached its last time ended, in the words of `Trajectory.status`."""
+    symmetry = last.stats.get("symmetry", "kept")
+    return f"reached t = {last.t:g} as asked" + ("" if symmetry.startswith("kept") else f"; {symmetry}")
+
+
+def _prefetch(inbox: Inbox, task: int, settings: dict[str, Any] | None) -> str:
     """Draw the tokens of a run that may be asked for with another β."""
     if settings is not None:
-        desk.tokens(config.parse(settings).initial)
+        inbox.tokens(config.parse(settings).initial)
     return ""
 
 
 def _caveats(solver: Any, n: int, d: int) -> list[str]:
     """What a person should know who wonders about the accuracy or the time of a run."""
     found = []
-    if getattr(solver, "rtol", 0.0) > ROUGH:
+    if getattr(solver, "rtol", 0.0) > MAX_UNMENTIONED_RTOL:
         found.append(f"a step may be off by {solver.rtol:g}")
-    seconds = STAGES * PAIR * n**2
-    if d > 3 and seconds > LONG:
+    seconds = EVALUATIONS_PER_STEP * SECONDS_PER_PAIR * n**2
+    if d > 3 and seconds > MAX_UNMENTIONED_SECONDS:
         found.append(f"above d = 3 all {n:,}² pairs are summed: at least {seconds:.0f} seconds a step")
     return found
 
 
-def _open(desk: Desk, task: int, where: str) -> str:
+def _open(inbox: Inbox, task: int, where: str) -> str:
     """Read a stored run, and make a frame of every snapshot."""
     path = Path(where)
-    manifest = store.read_manifest(path)
-    store.check_data(path, manifest["written"], FIXED)
+    manifest = read_manifest(path)
+    contents = contents_of(manifest)
+    check_data(path, contents)
     count = manifest["written"].get("x", 0)
     if count == 0:
-        raise InputError(f"`path` must be a run with snapshots to be shown, but {path} has none")
-    weights, beta = _model(manifest["inputs"])
-    ts = store.read_rows(path, "snapshot", 0, count)
-    masses = store.read_rows(path, "weights", 0, manifest["inputs"]["tokens"]["n"])
+        raise tkf.InputError(f"`path` must be a run with snapshots to be shown, but {path} has none")
+    head, free = head_of_stored(manifest["inputs"]), "radii" in manifest["written"]
+    ts = read_rows(path, contents, "snapshot", 0, count)
+    masses = read_rows(path, contents, "weights", 0, manifest["inputs"]["tokens"]["n"])
     observer: Observer | None = None
     for k in range(count):
         if observer is not None:
-            desk.wait(task, k)
-        tokens = Tokens(store.read_rows(path, "x", k, k + 1)[0], masses)
+            inbox.wait(task, k)
+        tokens = tkf.Tokens(read_rows(path, contents, "x", k, k + 1)[0], masses)
         if observer is None:
-            observer = Observer(tokens, weights, beta)
-            desk.answer("begin", task, observer.stage, ts)
-        desk.answer("frame", task, observer.frame(ts[k], tokens, is_measured(k, count)))
+            observer = Observer(tokens, *head, free=free)
+            inbox.answer("begin", task, observer.stage, ts)
+        inbox.answer("frame", task, observer.frame(ts[k], tokens, is_measured(k, count)))
     return manifest.get("status", "the run was interrupted; this is what it had finished")
-
-
-def _model(inputs: dict[str, Any]) -> tuple[AttentionWeights | None, float | None]:
-    """The matrices and β of a stored run, as far as its manifest tells them."""
-    try:
-        model = inputs["model"]
-        beta = float(model["beta"]) if "beta" in model else None
-        return AttentionWeights(model["weights"]["B"], model["weights"]["V"]), beta
-    except (KeyError, TypeError, ValueError):  # large matrices are kept as a hash only
-        return None, None

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokenfield.solvers import Adaptive
-from tokenfield.sweep.dataset import trajectory
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
-from tokenfield.weights import AttentionWeights
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.weights import AttentionWeights
+from tokenfield.runs.trajectory import Trajectory
+from tokenfield.solvers.ode import Adaptive
+from tokenfield.sweeps.dataset import trajectory
 
 #: One case of a sweep: dotted name of a setting → its value.
 Case = Mapping[str, Any]

@@ -29,13 +29,15 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+import tokenfield as tkf
 from tokenfield import figures
 from tokenfield.errors import InputError, RunError
-from tokenfield.store import as_path, make_directory, versions
-from tokenfield.sweep.dataset import failures
-from tokenfield.sweep.drive import sweep
-from tokenfield.sweep.grid import fingerprint
-from tokenfield.trajectory import plain
+from tokenfield.runs.files import as_path
+from tokenfield.runs.plain import plain
+from tokenfield.runs.seal import data_hash
+from tokenfield.runs.store import make_directory, versions
+from tokenfield.sweeps.dataset import failures
+from tokenfield.sweeps.grid import Grid
 
 FORMAT = "tokenfield verdict 1"
 VERDICT = "verdict.json"
@@ -46,6 +48,8 @@ SWEEPING = 0.7
 
 #: How far a recipe is, from 0 to 1, and what it is doing.
 Progress = Callable[[float, str], None]
+#: A sweep that a recipe needs: a table as in a file, or a grid of objects.
+Declared = Mapping[str, Any] | Grid
 #: One line of a table: column → value.
 Row = Mapping[str, str | float | int | None]
 
@@ -76,19 +80,51 @@ class Check:
 def near(
     name: str, measured: float, predicted: float, source: str, relative: float = 0.0, absolute: float = 0.0
 ) -> Check:
-    """A check that two numbers agree to relative·|predicted| + absolute."""
+    """A check that two numbers agree to relative·|predicted| + absolute.
+
+    Args:
+        name: what is compared, for a person.
+        measured: the number that was found.
+        predicted: the number that the theory gives.
+        source: where the prediction comes from.
+        relative: relative part of the tolerance.
+        absolute: absolute part of the tolerance.
+
+    Returns:
+        The check, which fails for NaN.
+    """
     tolerance = relative * abs(predicted) + absolute
     passed = bool(abs(measured - predicted) <= tolerance)  # False for NaN
     return Check(name, float(measured), float(predicted), float(tolerance), passed, source)
 
 
 def at_most(name: str, measured: float, bound: float, source: str) -> Check:
-    """A check that measured ≤ bound."""
+    """A check that measured ≤ bound.
+
+    Args:
+        name: what is compared, for a person.
+        measured: the number that was found.
+        bound: the number that it must not exceed.
+        source: where the bound comes from.
+
+    Returns:
+        The check, which fails for NaN.
+    """
     return Check(name, float(measured), float(bound), 0.0, bool(measured <= bound), source, "≤")
 
 
 def at_least(name: str, measured: float, bound: float, source: str) -> Check:
-    """A check that measured ≥ bound."""
+    """A check that measured ≥ bound.
+
+    Args:
+        name: what is compared, for a person.
+        measured: the number that was found.
+        bound: the number that it must reach.
+        source: where the bound comes from.
+
+    Returns:
+        The check, which fails for NaN.
+    """
     return Check(name, float(measured), float(bound), 0.0, bool(measured >= bound), source, "≥")
 
 
@@ -106,18 +142,19 @@ class Result:
 class Recipe:
     """A named experiment; `line` says in one line what it shows. `quick` runs take under a minute.
 
-    `sweeps`: of `quick`, the sweeps it needs, declared as in docs/sweeps.md. They are done first, in workers
-    on every core unless quick, and `run` is called with (quick, progress, datasets by name) then.
+    `sweeps`: of `quick`, the sweeps it needs, declared as in docs/sweeps.md or by `declare_runs`. They are
+    done first, in workers on every core unless quick, and `run` is called with (quick, progress, datasets by
+    name) then.
     """
 
     name: str
     line: str
     run: Callable[..., Result]
-    sweeps: Callable[[bool], Mapping[str, Mapping[str, Any]]] | None = None
+    sweeps: Callable[[bool], Mapping[str, Declared]] | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Reproduction:
     """A recipe that was run: where its files are, and the checks."""
 
     recipe: Recipe
@@ -141,11 +178,20 @@ def find(recipes: Iterable[Recipe], name: str) -> Recipe:
     raise InputError(f"`name` must be a recipe, but was {name!r}; did you mean {nearest!r}? Known: {listed}")
 
 
-def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) -> Outcome:
+def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) -> Reproduction:
     """Run a recipe and write its files to the directory out/NAME.
 
     A former result of a recipe there is replaced; a directory with anything else in it is refused, before
     the run, and so is a place that cannot be written to.
+
+    Args:
+        recipe: what to run.
+        out: the directory for results.
+        quick: whether to run the smaller size.
+        progress: told how far it is.
+
+    Returns:
+        Where the files are, and the checks.
     """
     path = as_path(out, "out") / recipe.name
     make_directory(path.parent, "out")
@@ -153,7 +199,7 @@ def reproduce(recipe: Recipe, out: Path | str, quick: bool, progress: Progress) 
     began = time.monotonic()
     result = _run(recipe, path.with_name(f".{recipe.name}.cells"), quick, progress)
     seconds = time.monotonic() - began
-    outcome = Outcome(recipe, path, result.checks, seconds)
+    outcome = Reproduction(recipe, path, result.checks, seconds)
     verdict = {
         "format": FORMAT,
         "recipe": recipe.name,
@@ -183,15 +229,26 @@ def _part(progress: Progress, first: float, last: float, done: float, what: str)
 
 
 def swept(
-    declared: Mapping[str, Mapping[str, Any]], place: Path, executor: int | None, progress: Progress
+    declared: Mapping[str, Declared], place: Path, executor: int | None, progress: Progress
 ) -> dict[str, xr.Dataset]:
-    """The datasets of declared sweeps, kept in directories under `place`; a cell that fails is an error."""
+    """The datasets of declared sweeps; a cell that fails is an error.
+
+    Args:
+        declared: the sweeps by name, as tables or as grids of objects.
+        place: directory under which their cells are kept.
+        executor: as for `sweep`.
+        progress: told how far they are.
+
+    Returns:
+        The datasets by name.
+    """
     found = {}
     for k, (name, declaration) in enumerate(declared.items()):
         # cells of other sizes or versions lie elsewhere
-        mark = fingerprint({"declaration": plain(dict(declaration)), "versions": versions()})[:12]
+        said = declaration.declaration if isinstance(declaration, Grid) else plain(dict(declaration))
+        mark = data_hash({"declaration": said, "versions": versions()})[:12]
         tell = partial(_tell, progress, k / len(declared), 1 / len(declared), name)
-        found[name] = sweep(declaration, executor, store=place / f"{name}-{mark}", progress=tell)
+        found[name] = tkf.sweep(declaration, executor, store=place / f"{name}-{mark}", progress=tell)
         for sentence in failures(found[name]):
             raise RunError(f"a cell of the sweep {name!r} failed: {sentence}")
     return found
@@ -261,7 +318,7 @@ def _plain(check: dict[str, Any]) -> dict[str, Any]:
     return check | odd
 
 
-def page(outcomes: Sequence[Outcome], out: Path) -> Path:
+def page(outcomes: Sequence[Reproduction], out: Path) -> Path:
     """One HTML page of all figures and verdicts, beside the results; images by relative path."""
     parts = [_HEAD]
     for outcome in outcomes:
@@ -274,7 +331,7 @@ def page(outcomes: Sequence[Outcome], out: Path) -> Path:
     return path
 
 
-def _section(outcome: Outcome) -> str:
+def _section(outcome: Reproduction) -> str:
     name, line = html.escape(outcome.recipe.name), html.escape(outcome.recipe.line)
     passed = sum(check.passed for check in outcome.checks)
     rows = "\n".join(_line(check) for check in outcome.checks)

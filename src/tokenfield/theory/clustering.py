@@ -1,8 +1,11 @@
-"""How attention clusters tokens: rates, spectra, inequalities (2504.14697; theory §3).
+"""How attention clusters tokens: spectra, inequalities, rates (2504.14697; theory §3).
 
 Everything is for V = I and B = I unless a matrix A is given: the unnormalised flow (USA), with the velocity
 v(x) = P_x ∫e^{β⟨x,y⟩}y dμ, is the ascent of E_β[μ] = (1/2β)∬e^{β⟨x,y⟩}dμdμ, and the softmax flow (SA) is v/Z,
 Z(x) = ∫e^{β⟨x,y⟩}dμ. A general interaction φ has E_φ = ½∬φ(⟨Ax,y⟩)dμdμ; φ(s) = e^{βs}/β, A = I is E_β.
+
+β may be negative. φ' = e^{βs} stays positive, so tokens still attract each other and E_β is still greatest at
+Diracs; but now far tokens pull harder than near ones. Growth about the uniform law is in growth.py.
 """
 
 from collections.abc import Callable
@@ -16,100 +19,22 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from scipy import optimize, special
 
-from tokenfield import sphere
 from tokenfield.errors import InputError, as_number, as_whole, require
+from tokenfield.geometry import sphere
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.weights import as_matrix
 from tokenfield.theory.inputs import (
     LARGEST_EXPONENT,
     Flow,
-    arc,
     cap_angle,
     check_exponent,
     check_flow,
     finite,
     fraction,
 )
-from tokenfield.tokens import Tokens
-from tokenfield.weights import as_matrix
 
 #: Rows of pairs that are held at once.
-ROWS = 128
-
-
-# ---- about the uniform law ----
-
-
-def growth_rate(
-    d: int, beta: float, degree: ArrayLike, flow: Flow = "softmax"
-) -> Float[np.ndarray, "*degrees"]:
-    """Rate at which a spherical harmonic of the given degree l grows on the uniform law of the sphere in R^d.
-
-    Unnormalised: l(l+d−2)λ_l/β with λ_l = Γ(d/2)(2/β)^{d/2−1}I_{l+d/2−1}(β); softmax: the same divided by
-    λ_0. β = 0 is the limit. The unnormalised rate grows like e^β and is refused where that is no double:
-    there `log_growth_rate` is meant.
-    """
-    logs = log_growth_rate(d, beta, degree, flow)
-    check_exponent(float(np.max(logs)), "use log_growth_rate")
-    return np.exp(logs)
-
-
-def log_growth_rate(
-    d: int, beta: float, degree: ArrayLike, flow: Flow = "softmax"
-) -> Float[np.ndarray, "*degrees"]:
-    """Logarithm of `growth_rate`; finite for every β > 0, −∞ at β = 0 for degrees above 1."""
-    as_whole(d, "d", 2)
-    beta = finite(beta, "beta")
-    check_flow(flow)
-    degrees = np.asarray(degree)
-    require(degrees.dtype.kind in "iu" and bool(np.all(degrees >= 1)), "degree",
-            "be a whole number, at least 1", degree)  # fmt: skip
-    logs = _log_softmax_rates(d, beta, int(np.max(degrees)))[degrees - 1]
-    return logs if flow == "softmax" else logs + _log_uniform_mass(d, beta)
-
-
-def fastest_degree(d: int, beta: float) -> int:
-    """Degree l whose harmonics grow fastest on the uniform law, the same for both flows.
-
-    The number of clusters that form first on the circle. The rates rise up to it and fall beyond it.
-    """
-    as_whole(d, "d", 2)
-    beta = finite(beta, "beta")
-    # ratio of successive rates (1+1/l)(1+1/(l+d−2)) I_{ν+1}/I_ν, ν = l+d/2−1, falls below 1 before √(3β)+2
-    return int(np.argmax(_log_softmax_rates(d, beta, int(np.sqrt(3 * beta)) + 2))) + 1
-
-
-def _log_softmax_rates(d: int, beta: float, top: int) -> np.ndarray:
-    """log of l(l+d−2)λ_l/(βλ_0) for l = 1..top, from λ_l/λ_{l−1} = I_{ν+l}/I_{ν+l−1}, ν = d/2−1."""
-    degree = np.arange(1, top + 1)
-    with np.errstate(divide="ignore"):  # β = 0: all but the first vanish
-        steps = np.log(_bessel_ratios(d / 2 - 1, beta, top)) + np.where(degree > 1, np.log(beta), 0.0)
-    return np.log(degree * (degree + d - 2.0)) + np.cumsum(steps)
-
-
-def _bessel_ratios(nu: float, beta: float, count: int) -> np.ndarray:
-    """I_{ν+j+1}(β)/(β I_{ν+j}(β)) for j < count, by the recurrence downwards, which forgets its start.
-
-    g_μ = 1/(2(μ+1) + β²g_{μ+1}): an error shrinks by e^{−J²/β} in J steps.
-    """
-    extra = 20 + int(6.5 * np.sqrt(beta))
-    mu = nu + count + extra
-    g = 1 / (mu + 0.5 + np.hypot(mu + 1.5, beta))  # a sharp bound of the ratio
-    out = np.empty(count)
-    for j in range(count + extra - 1, -1, -1):
-        g = 1 / (2 * (nu + j + 1) + beta**2 * g)
-        if j < count:
-            out[j] = g
-    return out
-
-
-def _log_uniform_mass(d: int, beta: float) -> float:
-    """log λ_0, λ_0 = ∫e^{β⟨x,y⟩}dσ(y) = Σ_k (β²/4)^k/(k! (d/2)_k): positive terms, nothing cancels."""
-    if beta == 0:
-        return 0.0
-    nu, z = d / 2 - 1, beta**2 / 4
-    peak = z / (nu / 2 + np.sqrt(nu**2 / 4 + z))  # where k(ν+k) = z
-    k = np.arange(1, int(peak + 9 * np.sqrt(peak + 1)) + 60)
-    terms = np.cumsum(np.log(z / (k * (nu + k))))
-    return float(np.asarray(special.logsumexp(np.append(terms, 0.0))))
+ROWS_AT_ONCE = 128
 
 
 # ---- second variations ----
@@ -126,8 +51,11 @@ def trace_identity(tokens: Tokens, phi: Callable[[Array], Array]) -> Trace:
     """Σ_w δ²E_φ[P_x w] over an orthonormal basis w of R^d, and ∬(1−g)[φ''(g)(1−g²) + φ'(g)(d−2−g)]dμdμ.
 
     A = I, g = ⟨x,y⟩. δ²E[X] is the second derivative of E_φ along x_s = exp_x(sX(x)), taken here by JAX from
-    E_φ itself. The trace is positive for φ = e^{βs}/β, d ≥ 3 and every law but a Dirac, so that only Diracs
-    are maxima. `phi`: a JAX function of one number.
+    E_φ itself. `phi`: a JAX function of one number.
+
+    For φ = e^{βs}/β the integrand is (1−g)e^{βg}[β(1−g²) + d−2−g]. For d ≥ 3 the bracket is positive on
+    [−1, 1) if β > −½[(d−2) + √((d−2)²−1)] (minimise it over g), for d = 3 if β > −½. Then the trace is
+    positive for every law but a Dirac, so that only Diracs are maxima; below, it is negative for some laws.
     """
     x, w = tokens.x, tokens.weights
     first = jax.grad(lambda s: jnp.asarray(phi(s), float))
@@ -155,7 +83,7 @@ def trace_identity(tokens: Tokens, phi: Callable[[Array], Array]) -> Trace:
 
 def _pair_sums(f: Callable[[Array], Array], x: Array, y: Array, values: Array) -> Array:
     """Σ_j f(⟨x_i, y_j⟩) values_j, some rows at a time."""
-    return lax.map(lambda row: f(y @ row) @ values, x, batch_size=ROWS)
+    return lax.map(lambda row: f(y @ row) @ values, x, batch_size=ROWS_AT_ONCE)
 
 
 # ---- spectra of stationary configurations ----
@@ -166,18 +94,29 @@ def equispaced_spectrum(n: int, beta: float, flow: Flow = "softmax") -> Float[np
 
     Mode k, an angle perturbation cos(kθ_j), grows at (1/n)Σ_m h'(θ_m)(cos kθ_m − 1), θ_m = 2πm/n, with
     h'(s) = e^{β cos s}(cos s − β sin²s); softmax: divided by Z = (1/n)Σ_m e^{β cos θ_m}.
+
+    Args:
+        n: number of tokens, at least 2.
+        beta: inverse temperature, any real number; |β| at most 700 for the unnormalised flow.
+        flow: "softmax" or "unnormalised".
+
+    Returns:
+        The rates of modes 0 … n−1, (n,).
     """
     n = as_whole(n, "n", 2)
     beta = finite(beta, "beta")
     check_flow(flow)
     theta = 2 * np.pi * np.arange(n) / n
-    weight = np.exp(-2 * beta * np.sin(theta / 2) ** 2)  # e^{β(cos θ − 1)}
+    scores = beta * np.cos(theta)
+    top = float(np.max(scores))
+    # β(cos θ − 1) without cancellation where the greatest score is β
+    weight = np.exp(-2 * beta * np.sin(theta / 2) ** 2 if beta >= 0 else scores - top)
     slope = weight * (np.cos(theta) - beta * np.sin(theta) ** 2)
     rates = -2 * np.sin(np.outer(np.arange(n), theta) / 2) ** 2 @ slope
     if flow == "softmax":
         return rates / np.sum(weight)
-    check_exponent(beta, "take a smaller beta")
-    return rates * np.exp(beta) / n
+    check_exponent(top, "take a smaller |beta|")
+    return rates * np.exp(top) / n
 
 
 class AntipodalRates(NamedTuple):
@@ -193,19 +132,28 @@ def antipodal_rates(p: float, beta: float, flow: Flow = "softmax") -> AntipodalR
     """Rates about pδ_x + qδ_{−x}, q = 1−p, for B = V = I; each comes d−1 times.
 
     Unnormalised: rigid e^{−β}, split −pe^β+qe^{−β} and −qe^β+pe^{−β}. Softmax: each atom's row divided by its
-    Z1 = pe^β+qe^{−β}, Z2 = qe^β+pe^{−β}; rigid e^{−β}(q/Z1+p/Z2).
+    Z1 = pe^β+qe^{−β}, Z2 = qe^β+pe^{−β}; rigid e^{−β}(q/Z1+p/Z2). The first atom splits if q > pe^{2β}: for
+    β < 0 at least one of the two always does.
+
+    Args:
+        p: mass of the first atom, between 0 and 1.
+        beta: inverse temperature, any real number; |β| at most 700 for the unnormalised flow.
+        flow: "softmax" or "unnormalised".
+
+    Returns:
+        The rigid rate and the two split rates.
     """
     p = fraction(p, "p")
     beta = finite(beta, "beta")
     check_flow(flow)
     own, other = np.array([p, 1 - p]), np.array([1 - p, p])
-    far = np.exp(-2 * beta)  # in units of e^β
-    rigid, split = far * other, -own + far * other
+    near, far = np.exp(beta - abs(beta)), np.exp(-beta - abs(beta))  # e^{±β} in units of e^|β|
+    rigid, split = far * other, far * other - near * own
     if flow == "softmax":
-        Z = own + far * other
+        Z = near * own + far * other
         return AntipodalRates(float(np.sum(rigid / Z)), split / Z)
-    check_exponent(beta, "take a smaller beta")
-    return AntipodalRates(float(np.exp(-beta)), np.exp(beta) * split)
+    check_exponent(abs(beta), "take a smaller |beta|")
+    return AntipodalRates(float(np.exp(-beta)), np.exp(abs(beta)) * split)
 
 
 class AntipodalSpectrum(NamedTuple):
@@ -230,13 +178,30 @@ def antipodal_spectrum(
     With Ax = ax and an eigenvalue α of A across the axis, displacements (u, w) of the two atoms obey
     u' = [pφ'(a)(α−a) + qφ'(−a)a]u + qφ'(−a)αw and the same with the atoms exchanged; tokens within the first
     atom part at (qφ'(−a) − pφ'(a))a. For A ≠ I all may be negative: two clusters can be stable.
+
+    Args:
+        p: mass of the atom at x, between 0 and 1.
+        phi: the interaction, a JAX function of one number.
+        A: symmetric matrix (d, d).
+        axis: x (d,), of norm 1.
+
+    Returns:
+        The rates of the atoms as wholes (d−1, 2) and of splitting (2,).
     """
     p = fraction(p, "p")
     matrix, x = np.asarray(as_matrix(A, "A")), np.asarray(axis, dtype=float)
-    require(matrix.ndim == 2 and bool(np.all(np.abs(matrix - matrix.T) <= 1e-12 * np.abs(matrix).max())),
-            "A", "be one symmetric matrix", A)  # fmt: skip
-    require(x.shape == (len(matrix),) and bool(abs(np.linalg.norm(x) - 1) < 1e-6), "axis",
-            f"be a vector of norm 1 and length {len(matrix)}", axis)  # fmt: skip
+    require(
+        matrix.ndim == 2 and bool(np.all(np.abs(matrix - matrix.T) <= 1e-12 * np.abs(matrix).max())),
+        "A",
+        "be one symmetric matrix",
+        A,
+    )
+    require(
+        x.shape == (len(matrix),) and bool(abs(np.linalg.norm(x) - 1) < 1e-6),
+        "axis",
+        f"be a vector of norm 1 and length {len(matrix)}",
+        axis,
+    )
     a = float(x @ matrix @ x)
     miss = float(np.linalg.norm(matrix @ x - a * x))
     require(
@@ -292,95 +257,44 @@ def enclosing_cap(tokens: Tokens) -> Cap:
 def pl_constant(angle: float, beta: float) -> float:
     """λ1 with ∫|v|²dμ ≥ λ1(E_max − E) for every law on a cap of the given angle α ≤ π/4 (unnormalised flow).
 
-    λ1 = 2e^{β(2cos2α−1)}cosα(cosα+cos2α)/(1+cosα) (constants reconstructed). Then the deficit falls at least
-    like e^{−λ1 t}; for softmax e^{−β}λ1 takes its place. `pl_bound` says how much of it is lost.
+    λ1 = (k_min²/k_max)·2cosα(cosα+cos2α)/(1+cosα) (constants reconstructed), with the least and the greatest
+    e^{βg} over g in [cos2α, 1]: k_min²/k_max = e^{β(2cos2α−1)} for β ≥ 0 and e^{β(2−cos2α)} for β < 0.
+
+    Proof for either sign: let c = m/R, u = ⟨c,x⟩, X = P_x c. Then ∫⟨v,X⟩ = ½∬e^{βg}⟨c,x+y⟩(1−g) is at least
+    k_min R∫(1−u²) = k_min R‖X‖², E_max − E ≤ k_max(1−R²)/2, ∫(1−u²) ≥ (1+u_min)(1−R), Ru_min ≥ cos2α and
+    R ≥ cosα.
+
+    Then the deficit falls at least like e^{−λ1 t}. For softmax divide λ1 by the greatest Z on the cap: e^β
+    for β ≥ 0, e^{β cos2α} for β < 0. `pl_bound` says how much of it is lost.
     """
     angle, beta = cap_angle(angle), finite(beta, "beta")
     c, c2 = np.cos(angle), np.cos(2 * angle)
-    check_exponent(beta * (2 * c2 - 1), "take a smaller beta")
-    return float(2 * np.exp(beta * (2 * c2 - 1)) * c * (c + c2) / (1 + c))
+    exponent = beta * (2 * c2 - 1 if beta >= 0 else 2 - c2)
+    check_exponent(exponent, "take a smaller beta")
+    return float(2 * np.exp(exponent) * c * (c + c2) / (1 + c))
 
 
 def pl_bound(angle: float, beta: float) -> float:
-    """λ*, which no such constant exceeds: the ratio ∫|v|²dμ/(E_max − E) of two tokens at the angle 2α.
+    """λ*, which no such constant exceeds: the least ratio ∫|v|²dμ/(E_max − E) of two tokens in the cap.
 
-    λ* = βe^{2β cos2α}sin²2α/(e^β−e^{β cos2α}), without cancellation; 2e^β at α = 0. Conjectured sharp.
+    Two tokens at the angle 2α have βe^{2β cos2α}sin²2α/(e^β−e^{β cos2α}) (computed without cancellation), and
+    2e^β as they meet. For β ≥ 0 the ratio falls with α: λ* is that of the widest pair, conjectured sharp. For
+    β < 0 its logarithm is concave in sin²α, so that λ* is the lesser of the two ends.
     """
     angle, beta = cap_angle(angle), finite(beta, "beta")
     exponent = beta * np.cos(2 * angle)
     check_exponent(exponent, "take a smaller beta")
-    return float(2 * np.cos(angle) ** 2 * np.exp(exponent) / special.exprel(2 * beta * np.sin(angle) ** 2))
+    pair = 2 * np.cos(angle) ** 2 * np.exp(exponent) / special.exprel(2 * beta * np.sin(angle) ** 2)
+    return float(pair if beta >= 0 else min(pair, 2 * np.exp(beta)))
 
 
 def synchronisation_rate(beta: float, d: int) -> float:
     """Rate min(e^β, (d−1)e^{−β}/2) of W2(μ_t, Dirac) for a density positive at the antipode of the limit.
 
-    The unnormalised flow, small |β|. e^β is the contraction of the cluster; mass leaves the antipode at
-    e^{−β} in each of d−1 directions, which W2 sees by half.
+    The unnormalised flow, small |β| of either sign (Theorem 2.4). e^β is the contraction of the cluster; mass
+    leaves the antipode at e^{−β} in each of d−1 directions, which W2 sees by half.
     """
     as_whole(d, "d", 2)
     beta = as_number(beta, "beta")
     require(abs(beta) <= LARGEST_EXPONENT, "beta", f"have |beta| ≤ {LARGEST_EXPONENT:g}", beta)
     return float(min(np.exp(beta), (d - 1) * np.exp(-beta) / 2))
-
-
-# ---- two arcs that stay apart ----
-
-
-def critical_beta(p: float, w: float) -> float:
-    """Least β from which arcs of half-width w about 0 and π, with masses p and 1−p, hold their tokens.
-
-    For even laws. What gives way is the edge of the lighter arc, of mass q ≤ ½. A pair of tokens at ±a about
-    its centre pulls the edge inwards with K(a) = ½[f(w+a)+f(w−a)], f(s) = e^{β cos s}sin s; a pair at ±b
-    about the centre of the heavier arc pulls it out with k(b), the same with −β. The arcs are invariant for
-    every even law with these masses if and only if q·min K ≥ p·max k over [0, w], p the heavier mass. Where
-    both extremes lie at the edges, a = b = w, that is β_c = log(p/q)/(2cos2w), ½log(p/q) for narrow arcs; if
-    p and q are nearly equal (β_c below about ⅓) the worst place is b < w and β_c is larger than that.
-    """
-    p, w = fraction(p, "p"), arc(w)
-    p = max(p, 1 - p)
-
-    def margin(beta: float) -> float:
-        """log of q·min K over p·max k."""
-        inward = -_greatest(lambda a: -_log_pull(a, w, beta), w)
-        return np.log((1 - p) / p) + inward - _greatest(lambda b: _log_pull(b, w, -beta), w)
-
-    high = np.log(p / (1 - p)) / (2 * np.cos(2 * w)) + 1.0
-    while margin(high) <= 0:
-        high *= 2
-    return float(optimize.brentq(margin, 0.0, high, xtol=1e-14, rtol=1e-13))  # pyright: ignore[reportArgumentType]
-
-
-def edge_velocities(p: float, w: float, beta: float) -> tuple[float, float]:
-    """Velocities of the edges θ = w and θ = π+w of the two arcs of Example 2.6 (unnormalised flow).
-
-    The density is uniform on each arc. Negative: the edge moves into its arc; the other two edges mirror it.
-    An arc of mass m gives (m/2wβ)(e^{β cos2w} − e^β) at its own edge and (m/2wβ)(e^{−β cos2w} − e^{−β}) at
-    the other's.
-    """
-    p, w, beta = fraction(p, "p"), arc(w), finite(beta, "beta")
-    require(beta > 0, "beta", "be positive", beta)
-    check_exponent(beta, "take a smaller beta")
-    own = (np.exp(beta * np.cos(2 * w)) - np.exp(beta)) / (2 * w * beta)
-    other = (np.exp(-beta * np.cos(2 * w)) - np.exp(-beta)) / (2 * w * beta)
-    return float(p * own + (1 - p) * other), float((1 - p) * own + p * other)
-
-
-def _log_pull(a: np.ndarray, w: float, beta: float) -> np.ndarray:
-    """log ½[f(w+a)+f(w−a)], f(s) = e^{β cos s}sin s, for 0 ≤ a ≤ w."""
-    far, near = beta * np.cos(w + a), beta * np.cos(w - a)
-    top = np.maximum(far, near)
-    return top + np.log((np.exp(far - top) * np.sin(w + a) + np.exp(near - top) * np.sin(w - a)) / 2)
-
-
-def _greatest(f: Callable[[np.ndarray], np.ndarray], w: float) -> float:
-    """Maximum of a smooth function over [0, w]: the best of a grid, polished between its neighbours."""
-    grid = np.linspace(0, w, 257)
-    values = f(grid)
-    k = int(np.argmax(values))
-    if k in (0, len(grid) - 1):
-        return float(values[k])
-    found = optimize.minimize_scalar(
-        lambda a: -float(f(a)), bounds=(grid[k - 1], grid[k + 1]), method="bounded", options={"xatol": 1e-10}
-    )
-    return -float(found.fun)  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from tokenfield.errors import InputError, as_number, as_whole, require
-from tokenfield.theory.spectral import TOLERANCE, Limit, limit
-from tokenfield.tokens import as_real
-from tokenfield.weights import AttentionWeights
+from tokenfield.laws.tokens import as_real
+from tokenfield.models.weights import AttentionWeights
+from tokenfield.theory.spectral import EIGENVALUE_TOLERANCE, Limit, limit
 
 #: Terms of the continued fraction of `laplace_gap`; the slowest case, s near 10 in the plane, needs 60.
-TERMS = 100
+CONTINUED_FRACTION_TERMS = 100
 #: From this s on `laplace_gap` is (d − 1)/(2s) to rounding, for d up to 1e4.
-FAR = 1e20
+LARGEST_FINITE_S = 1e20
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ConcentrationRates:
 
 
 def concentration_rates(
-    weights: AttentionWeights, p: float = 2.0, tolerance: float = TOLERANCE
+    weights: AttentionWeights, p: float = 2.0, tolerance: float = EIGENVALUE_TOLERANCE
 ) -> ConcentrationRates:
     """Sharp exponential rate of W_p(μ_t, Π♯ρ0) under the zero-temperature flow, ρ0 > 0 and continuous.
 
@@ -65,12 +65,24 @@ def concentration_rates(
 
     D need not be symmetric: real eigenvalues that are not defective, and below the dominant one single
     complex pairs (their b is the mean of |Bᵀx| over the turn), are covered; others are refused.
+
+    Args:
+        weights: one head, B and V (d, d).
+        p: of W_p, at least 1 and finite.
+        tolerance: real parts of eigenvalues closer than this, relative to ‖D‖, count as one.
+
+    Returns:
+        The rate of W_p and the exponents it is made of.
     """
     p = as_number(p, "p")
     require(1 <= p < np.inf, "p", "be at least 1 and finite", p)
     top = limit(weights, tolerance)
-    require(top.kind == "fixed", "weights", "have a limit of kind 'fixed' to have exponential rates",
-            f"'{top.kind}' ({top.note})")  # fmt: skip
+    require(
+        top.kind == "fixed",
+        "weights",
+        "have a limit of kind 'fixed' to have exponential rates",
+        f"'{top.kind}' ({top.note})",
+    )
     levels = [top]
     while levels[-1].lower is not None:
         levels.append(levels[-1].lower)
@@ -102,10 +114,19 @@ def laplace_gap(beta: ArrayLike, d: int, norm: ArrayLike = 1.0) -> Float[np.ndar
     Exactly 1 − I_{d/2}(s)/I_{d/2−1}(s) with s = β|Bᵀx|, which is (d−1)/(2s) + O(s^{−2}): better than the
     √(log(β+1)/β) of the theorem (`laplace_envelope`). Greatest over x at the smallest singular value of B.
     Full relative accuracy from β = 0 (gap 1) to infinity (gap 0), by a continued fraction for the ratio whose
-    leading terms cancel on paper.
+    leading terms cancel on paper. β < 0 is refused: its limit β → −∞ is −Bᵀx/|Bᵀx|, so that the gap is that
+    of |β| and −B.
+
+    Args:
+        beta: inverse temperatures, at least 0, infinity included; any shape.
+        d: dimension of the surrounding space, d ≥ 2.
+        norm: |Bᵀx|, at least 0; of a shape that fits that of `beta`.
+
+    Returns:
+        The gap between 0 and 1, of the common shape.
     """
     as_whole(d, "d", 2)
-    beta, norm = _at_least_zero(beta, "beta"), _at_least_zero(norm, "norm")
+    beta, norm = _temperature(beta), _at_least_zero(norm, "norm", "be at least 0")
     try:
         beta, norm = np.broadcast_arrays(beta, norm)
     except ValueError:
@@ -117,16 +138,18 @@ def laplace_gap(beta: ArrayLike, d: int, norm: ArrayLike = 1.0) -> Float[np.ndar
     with np.errstate(over="ignore"):
         s = beta * norm
     # A = s/(d + s − r), r = (d+1)s/(d+1+2s − (d+3)s/(d+2+2s − …)); then 1 − A = (d − r)/(d + s − r)
-    near = np.minimum(s, FAR)
+    near = np.minimum(s, LARGEST_FINITE_S)
     r = np.zeros_like(near)
-    for n in range(TERMS, 0, -1):
+    for n in range(CONTINUED_FRACTION_TERMS, 0, -1):
         r = (d + 2 * n - 1) * near / (d + n + 2 * near - r)
-    return np.where(s > FAR, (d - 1) / 2 / np.maximum(s, FAR), (d - r) / (d + near - r))
+    return np.where(
+        s > LARGEST_FINITE_S, (d - 1) / 2 / np.maximum(s, LARGEST_FINITE_S), (d - r) / (d + near - r)
+    )
 
 
 def laplace_envelope(beta: ArrayLike) -> Float[np.ndarray, "..."]:
     """√(log(β+1)/β), the β-dependence of the theorem's Laplace principle; 1 at β = 0, 0 at infinity."""
-    beta = _at_least_zero(beta, "beta")
+    beta = _temperature(beta)
     inside = np.where((beta > 0) & (beta < np.inf), beta, 1.0)
     return np.where(beta == 0, 1.0, np.where(np.isinf(beta), 0.0, np.sqrt(np.log1p(inside) / inside)))
 
@@ -147,7 +170,11 @@ def _ratio(rate: float, slow: float) -> float:
     return rate / slow if slow > 0 else np.inf
 
 
-def _at_least_zero(value: ArrayLike, name: str) -> np.ndarray:
+def _temperature(beta: ArrayLike) -> np.ndarray:
+    return _at_least_zero(beta, "beta", "be at least 0 (a negative one is |beta| with −B)")
+
+
+def _at_least_zero(value: ArrayLike, name: str, must: str) -> np.ndarray:
     array = np.asarray(as_real(np.asarray(value), name))
-    require(bool(np.all(array >= 0)), name, "be at least 0", array[~(array >= 0)][:1])
+    require(bool(np.all(array >= 0)), name, must, array[~(array >= 0)][:1])
     return array

@@ -7,8 +7,8 @@ import numpy as np
 from scipy import special
 
 from tokenfield.errors import as_whole, require
-from tokenfield.theory.inputs import arc, finite, fraction
-from tokenfield.tokens import Tokens
+from tokenfield.laws.tokens import Tokens
+from tokenfield.theory.inputs import arc, check_exponent, finite, fraction
 
 Profile = Literal["A", "B", "C"]
 
@@ -25,8 +25,9 @@ def near_dirac(eps: float, d: int = 2) -> Tokens:
 
 
 def near_dirac_deficit(eps: float, beta: float) -> float:
-    """E_max − E of `near_dirac` for β > 0: ε(1−ε)(e^β−e^{−β})/β; 2ε(1−ε) at β = 0."""
+    """E_max − E of `near_dirac`: ε(1−ε)(e^β−e^{−β})/β, even in β; 2ε(1−ε) at β = 0."""
     eps, beta = fraction(eps, "eps"), finite(beta, "beta")
+    check_exponent(abs(beta), "take a smaller |beta|")
     return float(eps * (1 - eps) * (2 if beta == 0 else 2 * np.sinh(beta) / beta))
 
 
@@ -48,6 +49,14 @@ def two_arcs(n: int, p: float, w: float) -> Tokens:
 
     For β > `critical_beta(p, w)` both arcs keep their tokens and R → |p−q|; at small β they synchronise. The
     points are symmetric about the axis in every bit: token i of an arc mirrors token n−1−i.
+
+    Args:
+        n: tokens in each arc, at least 1.
+        p: mass of the arc about 0, between 0 and 1.
+        w: half-width of both arcs, between 0 and π/4.
+
+    Returns:
+        The tokens, those of the arc about 0 first.
     """
     as_whole(n, "n", 1)
     p, w = fraction(p, "p"), arc(w)

@@ -13,11 +13,11 @@ from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from tokenfield import sphere
 from tokenfield.errors import InputError, is_traced, require
-from tokenfield.theory.clustering import ROWS
+from tokenfield.geometry import sphere
+from tokenfield.laws.tokens import as_real
+from tokenfield.theory.clustering import ROWS_AT_ONCE
 from tokenfield.theory.inputs import Flow, check_exponent, check_flow, finite
-from tokenfield.tokens import as_real
 
 
 def gnomonic(x: ArrayLike | Array, w0: ArrayLike | Array) -> Float[Array, "n e"]:
@@ -37,8 +37,12 @@ def gnomonic(x: ArrayLike | Array, w0: ArrayLike | Array) -> Float[Array, "n e"]
 def from_gnomonic(u: ArrayLike | Array, w0: ArrayLike | Array) -> Float[Array, "n d"]:
     """The points x (n, d) of the sphere with the chart coordinates u (n, d−1)."""
     u, w0 = as_real(u, "u"), _centre(w0)
-    require(u.ndim == 2 and u.shape[1] == len(w0) - 1, "u", f"have shape (n, {len(w0) - 1})",
-            f"of shape {u.shape}")  # fmt: skip
+    require(
+        u.ndim == 2 and u.shape[1] == len(w0) - 1,
+        "u",
+        f"have shape (n, {len(w0) - 1})",
+        f"of shape {u.shape}",
+    )
     return sphere.retract(w0 + u @ sphere.frame(w0).T)
 
 
@@ -48,7 +52,17 @@ def consensus(
     """u' of weighted tokens in the chart: the velocity of the attention flow (B = V = I) seen there.
 
     With |z|² = 1+|u|²: u_i' = |z_i| Σ_j w_j e^{β g_ij}(u_j − u_i)/|z_j|, g_ij = (1+⟨u_i,u_j⟩)/(|z_i||z_j|);
-    softmax divides by Σ_j w_j e^{β g_ij}. It does not depend on w0.
+    softmax divides by Σ_j w_j e^{β g_ij}. It does not depend on w0. The weights are positive for any real β,
+    so that the hull shrinks under β < 0 as well.
+
+    Args:
+        u: chart coordinates (n, d−1).
+        weights: of the tokens (n,).
+        beta: inverse temperature, any real number; |β| at most 700 for the unnormalised flow.
+        flow: "softmax" or "unnormalised".
+
+    Returns:
+        u' (n, d−1).
     """
     u, w = as_real(u, "u"), as_real(weights, "weights")
     require(u.ndim == 2, "u", "have shape (n, d−1)", f"of shape {u.shape}")
@@ -56,17 +70,18 @@ def consensus(
     beta = finite(beta, "beta")
     check_flow(flow)
     if flow == "unnormalised":
-        check_exponent(beta, "take a smaller beta")
+        check_exponent(abs(beta), "take a smaller |beta|")
     norm = jnp.sqrt(1 + jnp.sum(u * u, axis=1))
 
     def row(here: tuple[Array, Array]) -> Array:
         at, length = here
-        g = (1 + u @ at) / (norm * length)
-        pull = w * jnp.exp(beta * (g - 1))
+        scores = beta * (1 + u @ at) / (norm * length)
+        top = jnp.max(jnp.where(w > 0, scores, -jnp.inf))
+        pull = w * jnp.exp(jnp.minimum(scores - top, 0.0))  # a token of weight 0 may lie above: no overflow
         moved = length * ((pull / norm) @ (u - at))
-        return moved / jnp.sum(pull) if flow == "softmax" else moved * jnp.exp(beta)
+        return moved / jnp.sum(pull) if flow == "softmax" else moved * jnp.exp(top)
 
-    return lax.map(row, (u, norm), batch_size=ROWS)
+    return lax.map(row, (u, norm), batch_size=ROWS_AT_ONCE)
 
 
 def _centre(w0: ArrayLike | Array) -> Array:

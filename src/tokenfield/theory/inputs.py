@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokenfield.errors import InputError, as_number, require
-from tokenfield.tokens import as_real
+from tokenfield.laws.tokens import as_real
 
 Flow = Literal["softmax", "unnormalised"]
 
@@ -29,9 +29,9 @@ def check_exponent(exponent: float, instead: str) -> None:
 
 
 def finite(value: float, name: str) -> float:
-    """A number, at least 0 and finite."""
+    """A finite number of either sign."""
     number = as_number(value, name)
-    require(0 <= number < np.inf, name, "be at least 0 and finite", number)
+    require(bool(np.isfinite(number)), name, "be a finite number", number)
     return number
 
 
@@ -40,6 +40,13 @@ def fraction(value: float, name: str) -> float:
     number = as_number(value, name)
     require(0 < number < 1, name, "lie between 0 and 1", number)
     return number
+
+
+def common_product(rho: float, n: int) -> float:
+    """Common inner product of n distinct unit vectors."""
+    rho, lowest = as_number(rho, "rho0"), -1 / (n - 1)
+    require(lowest <= rho < 1, "rho0", f"lie in [{lowest:.6g}, 1)", rho)
+    return rho
 
 
 def arc(w: float) -> float:

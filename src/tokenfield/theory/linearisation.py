@@ -17,26 +17,26 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact
 from scipy.sparse import linalg as sparse
 
-from tokenfield import sphere
 from tokenfield.errors import InputError, RunError, as_whole
-from tokenfield.tokens import Tokens
+from tokenfield.geometry import sphere
+from tokenfield.laws.tokens import Tokens
 
 #: Up to this many unknowns n(d−1) the whole spectrum is computed, beyond only its upper end.
-LARGEST_DENSE = 1500
+LARGEST_DENSE_SIZE = 1500
 #: How many eigenvalues are found beyond that, unless told.
-LEADING = 8
+LEADING_COUNT = 8
 #: Rates below this, relative to ‖J‖, cannot be told from zero.
-ZERO = 1e-11
+SMALLEST_RATE = 1e-11
 #: What J does to a rotation may be this large, relative to ‖J‖, and so may imaginary parts made by rounding.
-NEUTRAL = 1e-9
+LARGEST_ROTATION_RATE = 1e-9
 #: A velocity below this, relative to the greatest rate, is rest.
-REST = 1e-8
+LARGEST_SPEED_AT_REST = 1e-8
 #: Columns of the Jacobian that are computed at once.
-COLUMNS = 16
-ARPACK: Any = {"tol": 1e-11, "maxiter": 1000}
+COLUMNS_AT_ONCE = 16
+ARPACK_OPTIONS: Any = {"tol": 1e-11, "maxiter": 1000}
 
 
-class Field(Protocol):
+class HasVelocity(Protocol):
     """Anything with a velocity, such as a model."""
 
     def velocity(self, tokens: Tokens) -> Float[Array, "n d"]:
@@ -66,12 +66,21 @@ class Stability:
     note: str
 
 
-def stability(model: Field, tokens: Tokens, count: int | None = None) -> Stability:
+def stability(model: HasVelocity, tokens: Tokens, count: int | None = None) -> Stability:
     """Spectrum, index and fastest direction of the token flow linearised about `tokens`.
 
     Up to 1500 unknowns n(d−1) all eigenvalues by dense matrices; beyond, or if `count` is given, the `count`
     (8) with the greatest real parts, without forming a matrix. At a configuration that is not at rest the
     eigenvalues say how neighbouring configurations part from it at first, and the note says so.
+
+    Args:
+        model: anything with a velocity that JAX can differentiate.
+        tokens: the configuration, x (n, d) and weights (n,).
+        count: how many of the leading eigenvalues are wanted, at most n(d−1) − 2; None for all of them, or 8
+            if there are more than 1500.
+
+    Returns:
+        Spectrum, rotations left out, index, and the fastest direction (n, d).
     """
     size = tokens.n * (tokens.d - 1)
     if count is not None:
@@ -92,21 +101,21 @@ def stability(model: Field, tokens: Tokens, count: int | None = None) -> Stabili
     v = velocity(jnp.zeros(size))
     speed = float(jnp.max(jnp.linalg.norm(v.reshape(tokens.n, -1), axis=1)))
     turns = _rotations(np.asarray(tokens.x), np.asarray(frame))
-    whole = count is None and size <= LARGEST_DENSE
+    whole = count is None and size <= LARGEST_DENSE_SIZE
     # similar to J, and symmetric for gradient flows of weighted tokens
     root = np.repeat(np.sqrt(np.asarray(tokens.weights)), tokens.d - 1)
     root = root / root.max() if np.min(root) > 0 else np.ones(size)
     solve = _dense if whole else _leading
-    values, vector, rotations, scale = solve(apply, turns, root, count or LEADING)
+    values, vector, rotations, scale = solve(apply, turns, root, count or LEADING_COUNT)
     order = np.argsort(-np.real(values), kind="stable")
     values = (
         np.real(values[order])
-        if np.max(np.abs(np.imag(values)), initial=0) <= NEUTRAL * scale
+        if np.max(np.abs(np.imag(values)), initial=0) <= LARGEST_ROTATION_RATE * scale
         else values[order]
     )
     direction = np.einsum("nde,ne->nd", np.asarray(frame), vector.reshape(tokens.n, -1))
-    index = int(np.sum(np.real(values) > ZERO * scale))
-    rest = speed <= REST * max(scale, np.finfo(float).tiny)
+    index = int(np.sum(np.real(values) > SMALLEST_RATE * scale))
+    rest = speed <= LARGEST_SPEED_AT_REST * max(scale, np.finfo(float).tiny)
     return Stability(
         values,
         rotations,
@@ -149,12 +158,12 @@ def _neutral(apply: Apply, turns: np.ndarray, scale: float) -> np.ndarray:
         return turns
     images = np.stack([np.asarray(apply(t)) for t in turns.T], axis=1)
     _, sizes, right = np.linalg.svd(images, full_matrices=False)
-    return turns @ right[sizes <= NEUTRAL * scale].T
+    return turns @ right[sizes <= LARGEST_ROTATION_RATE * scale].T
 
 
 def _dense(apply: Apply, turns: np.ndarray, root: np.ndarray, _: int) -> _Modes:
     size = len(root)
-    J = np.asarray(lax.map(apply, jnp.eye(size), batch_size=COLUMNS)).T
+    J = np.asarray(lax.map(apply, jnp.eye(size), batch_size=COLUMNS_AT_ONCE)).T
     scale = float(np.linalg.norm(J, 2))
     free = _neutral(apply, turns, scale)
     S = root[:, None] * J / root
@@ -182,7 +191,7 @@ def _leading(apply: Apply, turns: np.ndarray, root: np.ndarray, count: int) -> _
         options: Any = {"matvec": f, "dtype": float}
         operator: Any = sparse.LinearOperator((size, size), **options)
         try:
-            return sparse.eigs(operator, k, which=which, v0=start, **ARPACK)
+            return sparse.eigs(operator, k, which=which, v0=start, **ARPACK_OPTIONS)
         except sparse.ArpackNoConvergence as error:
             raise RunError(f"the {k} leading eigenvalues of {size} were not found: {error}") from error
 

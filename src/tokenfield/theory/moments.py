@@ -3,6 +3,8 @@
 z_k = ∫e^{ikθ}dμ, z_{−k} = z̄_k, z_0 = 1, R = |z_1|. Unnormalised flow with B = V = I:
 
     z_n' = (n/2) Σ_{k≥1} c_k (z_k z_{n−k} − z̄_k z_{n+k}),   c_k = 2kI_k(β)/β.
+
+The c_k are the sine coefficients of e^{β cos s}sin s, for any real β; c_k(−β) = (−1)^{k+1}c_k(β).
 """
 
 from collections.abc import Callable
@@ -16,9 +18,9 @@ from tokenfield.errors import InputError, as_whole, require
 from tokenfield.theory.inputs import check_exponent, finite, times
 
 #: The last moments must stay below this: beyond them everything is taken as 0.
-CLOSURE = 1e-8
+LARGEST_LAST_MOMENT = 1e-8
 #: Harmonics of the interaction below this, relative to the first, are left out.
-NEGLIGIBLE = 1e-17
+SMALLEST_HARMONIC = 1e-17
 
 
 def circle_moments(density: Callable[[np.ndarray], ArrayLike], modes: int) -> Complex[np.ndarray, "k"]:
@@ -31,7 +33,7 @@ def circle_moments(density: Callable[[np.ndarray], ArrayLike], modes: int) -> Co
 
 
 def moment_slope(z: Complex[np.ndarray, "k"], beta: float) -> Complex[np.ndarray, "k"]:
-    """z_n' for the moments z_0 … z_N of a law; moments beyond N count as 0."""
+    """z_n' (N+1,) for the moments z_0 … z_N of a law, any real β; moments beyond N count as 0."""
     return _slope(np.asarray(z, dtype=complex), _interaction(finite(beta, "beta"), len(z) - 1))
 
 
@@ -42,10 +44,23 @@ def fourier_moments(
 
     A cluster of width s has moments up to N ≈ 6/s: refused if the last ones grew beyond 1e-8, since what lies
     beyond them is then missing.
+
+    Args:
+        ts: increasing times (times,), the first at 0 or later.
+        z0: moments z_0 … z_N at time 0 (N+1,), z_0 = 1.
+        beta: inverse temperature, any real number up to |β| = 700.
+        rtol: relative tolerance of the integration.
+
+    Returns:
+        The moments (times, N+1).
     """
     ts, z0 = times(ts), np.asarray(z0, dtype=complex)
-    require(z0.ndim == 1 and len(z0) >= 2 and abs(z0[0] - 1) < 1e-12, "z0",
-            "be moments z_0 … z_N with z_0 = 1 and N ≥ 1", z0)  # fmt: skip
+    require(
+        z0.ndim == 1 and len(z0) >= 2 and abs(z0[0] - 1) < 1e-12,
+        "z0",
+        "be moments z_0 … z_N with z_0 = 1 and N ≥ 1",
+        z0,
+    )
     c = _interaction(finite(beta, "beta"), len(z0) - 1)
     if ts[-1] == 0:
         return np.stack([z0] * len(ts))
@@ -54,7 +69,7 @@ def fourier_moments(
     )
     out = solved.y.T
     last = float(np.max(np.abs(out[:, -max(1, len(z0) // 50) :])))
-    if last > CLOSURE:
+    if last > LARGEST_LAST_MOMENT:
         raise InputError(f"`z0` must have more moments: the last of these {len(z0) - 1} grew to {last:.2g}")
     return out
 
@@ -71,10 +86,10 @@ def _interaction(beta: float, modes: int) -> Float[np.ndarray, "k"]:
     """c_1, c_2, … as far as they matter; β = 0 leaves c_1 = 1."""
     if beta == 0:
         return np.ones(1)
-    check_exponent(beta, "take a smaller beta")
+    check_exponent(abs(beta), "take a smaller |beta|")
     k = np.arange(1, modes + 1)
     c = 2 * k * special.iv(k, beta) / beta
-    return c[c > NEGLIGIBLE * c[0]]
+    return c[np.abs(c) > SMALLEST_HARMONIC * c[0]]
 
 
 def _slope(z: np.ndarray, c: np.ndarray) -> np.ndarray:

@@ -11,55 +11,92 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import integrate, linalg, special
 
-from tokenfield.errors import RunError, as_number, as_whole, require
-from tokenfield.theory.inputs import Flow, check_flow, finite, fraction, times
-from tokenfield.tokens import as_real
+from tokenfield.errors import as_number, as_whole, require
+from tokenfield.laws.tokens import as_real
+from tokenfield.theory.inputs import Flow, check_flow, common_product, finite, fraction, times
+from tokenfield.theory.integration import other_weight, solve
 
 #: Exponents up to here are far from overflow; their negatives and the squares of these from underflow.
-LARGEST_EXPONENT, LONGEST_STEP = 500.0, 300.0
+LARGEST_RATE_EXPONENT, LARGEST_LINEAR_EXPONENT = 500.0, 300.0
 
 
 def equiangular(
-    ts: ArrayLike, n: int, beta: float, rho0: float, flow: Flow = "softmax"
+    ts: ArrayLike,
+    n: int,
+    beta: float | Callable[[float], float],
+    rho0: float,
+    flow: Flow = "softmax",
 ) -> Float[np.ndarray, "times"]:
     """Common inner product ρ(t) of n equiangular tokens under B = V = I, ρ(0) = rho0.
 
-    Softmax: ρ' = 2e^{βρ}(1−ρ)((n−1)ρ+1)/(e^β+(n−1)e^{βρ}); unnormalised: ρ' = (2/n)e^{βρ}(1−ρ)((n−1)ρ+1).
-    Integrated as u = −log(1−ρ), which resolves the approach to 1.
+    Softmax: ρ' = 2e^{βρ}(1−ρ)((n−1)ρ+1)/(e^β+(n−1)e^{βρ}); unnormalised: ρ' = (2/n)e^{βρ}(1−ρ)((n−1)ρ+1), for
+    any real β. Integrated as u = −log(1−ρ), which resolves the approach to 1.
+
+    Args:
+        ts: increasing times (times,), the first at 0 or later.
+        n: number of tokens, at least 2; they fit into R^d for d ≥ n.
+        beta: inverse temperature, any real number, or a smooth function of t that gives one. At a jump start
+            again from the value there.
+        rho0: ρ at t = 0, in [−1/(n−1), 1); the lower end is at rest.
+        flow: "softmax" or "unnormalised"; the latter needs |β| ≤ 500.
+
+    Returns:
+        ρ at the times (times,).
     """
     ts = times(ts)
     check_flow(flow)
-    as_whole(n, "n", 2)
-    lowest = -1 / (n - 1)
-    require(lowest <= as_number(rho0, "rho0") < 1, "rho0", f"lie in [{lowest:.6g}, 1)", rho0)
-    finite(beta, "beta")
-    if flow == "unnormalised":  # tokens meet within times of e^{−β}
-        most = LARGEST_EXPONENT
-        require(
-            beta <= most, "beta", f"be at most {most:g} for the unnormalised flow, or e^β overflows", beta
-        )
+    n, rho0 = as_whole(n, "n", 2), common_product(rho0, n)
+    inverse_temperature = _beta_of_time(beta, flow)
+    inverse_temperature(0.0)
 
-    def slope(_: float, u: np.ndarray) -> np.ndarray:
-        gap = np.exp(-u)  # 1 − ρ
+    def slope(t: float, u: np.ndarray) -> np.ndarray:
+        gap, b = np.exp(-u), inverse_temperature(t)  # 1 − ρ
         common = 2 * (n - (n - 1) * gap)
         if flow == "softmax":
-            return common * np.exp(-beta * gap) / (1 + (n - 1) * np.exp(-beta * gap))
-        return common * np.exp(beta * (1 - gap)) / n
+            return common * other_weight(n, b * gap)
+        return common * np.exp(b * (1 - gap)) / n
 
-    u0 = [-np.log1p(-rho0)]
     if ts[-1] == 0:
-        return np.full(len(ts), float(rho0))
-    return -np.expm1(-_solve(slope, ts, u0, 1e-13, 1e-14, f"beta = {beta:g}")[:, 0])
+        return np.full(len(ts), rho0)
+    case = "this beta" if callable(beta) else f"beta = {beta:g}"
+    return -np.expm1(-solve(slope, ts, [-np.log1p(-rho0)], 1e-13, 1e-14, case)[:, 0])
+
+
+def _beta_of_time(beta: float | Callable[[float], float], flow: Flow) -> Callable[[float], float]:
+    """β as a function of t whose values are checked."""
+    if callable(beta):
+        return lambda t: _checked_beta(beta(t), flow)
+    constant = _checked_beta(beta, flow)
+    return lambda t: constant
+
+
+def _checked_beta(beta: float, flow: Flow) -> float:
+    beta, most = finite(beta, "beta"), LARGEST_RATE_EXPONENT
+    if flow == "unnormalised":  # tokens meet within times of e^{−β}
+        small = abs(beta) <= most
+        require(
+            small, "beta", f"be at most {most:g} in size for the unnormalised flow, or e^|β| overflows", beta
+        )
+    return beta
 
 
 def two_tokens(rho0: float, rho1: float, beta: float) -> float:
     """Time that two softmax tokens (B = V = I) take from inner product rho0 to rho1.
 
-    t = ∫(1+e^{β(1−ρ)})/(2(1−ρ²))dρ; the time is exponential in β when rho0 is small.
+    t = ∫(1+e^{β(1−ρ)})/(2(1−ρ²))dρ; exponential in β > 0 when rho0 is small, and between half of and all of
+    the time at β = 0 for β < 0.
+
+    Args:
+        rho0: inner product at the start, in (−1, rho1].
+        rho1: inner product at the end, in (−1, 1).
+        beta: inverse temperature, any real number up to 500/(1−rho0).
+
+    Returns:
+        The time t.
     """
     require(-1 < as_number(rho1, "rho1") < 1, "rho1", "lie in (−1, 1)", rho1)
     require(-1 < as_number(rho0, "rho0") <= rho1, "rho0", f"lie in (−1, rho1 = {rho1:g}]", rho0)
-    most = LARGEST_EXPONENT / (1 - rho0)
+    most = LARGEST_RATE_EXPONENT / (1 - rho0)
     finite(beta, "beta")
     require(beta <= most, "beta", f"be at most {most:g} here, or the time overflows", beta)
 
@@ -73,6 +110,14 @@ def poisson_order(ts: ArrayLike, r0: float, d: int) -> Float[np.ndarray, "times"
     """Order parameter R(t) of the Poisson law of radius r0 in R^d under the flow with β = 0.
 
     The family is invariant: r' = ½(1−r²)h_d(r) and R = h_d(r). d = 2 in closed form.
+
+    Args:
+        ts: increasing times (times,), the first at 0 or later.
+        r0: radius of the law at t = 0, in [0, 1).
+        d: dimension of the surrounding space, d ≥ 2.
+
+    Returns:
+        R at the times (times,).
     """
     ts = times(ts)
     as_whole(d, "d", 2)
@@ -81,7 +126,7 @@ def poisson_order(ts: ArrayLike, r0: float, d: int) -> Float[np.ndarray, "times"
         return np.zeros_like(ts) if r0 == 0 else (1 + (r0**-2 - 1) * np.exp(-ts)) ** -0.5
     if ts[-1] == 0:
         return np.full(len(ts), float(poisson_radius_order(r0, d)))
-    radius = _solve(
+    radius = solve(
         lambda _, r: 0.5 * (1 - r**2) * _radius_order(r, d), ts, [r0], 1e-12, 1e-14, f"r0 = {r0:g}"
     )
     return _radius_order(radius[:, 0], d)
@@ -103,10 +148,22 @@ def lorentz(x0: ArrayLike, weights: ArrayLike, ts: ArrayLike) -> Float[np.ndarra
     """Tokens under x' = P_x m (β = 0, B = V = I) by the Lorentz boost that solves it for any law.
 
     g' = [[0, mᵀ], [m, 0]] g, Y = g (1, x0), x = Y_{1:}/Y_0, with m the mean of the moved tokens.
+
+    Args:
+        x0: tokens at t = 0 (n, d), rows of norm 1.
+        weights: (n,), at least 0 and of sum 1.
+        ts: increasing times (times,), the first at 0 or later.
+
+    Returns:
+        The tokens (times, n, d).
     """
     ts, x0, weights = times(ts), _points(x0), np.asarray(as_real(weights, "weights"))
-    require(weights.shape == (len(x0),), "weights", f"have shape ({len(x0)},), one per token",
-            f"of shape {weights.shape}")  # fmt: skip
+    require(
+        weights.shape == (len(x0),),
+        "weights",
+        f"have shape ({len(x0)},), one per token",
+        f"of shape {weights.shape}",
+    )
     law = bool(np.all(weights >= 0)) and abs(weights.sum() - 1) <= 1e-6
     require(law, "weights", "be at least 0 and sum to 1", weights)
     size = x0.shape[1] + 1
@@ -124,49 +181,31 @@ def lorentz(x0: ArrayLike, weights: ArrayLike, ts: ArrayLike) -> Float[np.ndarra
 
     if ts[-1] == 0:
         return np.stack([x0] * len(ts))
-    return np.stack(
-        [tokens(g) for g in _solve(slope, ts, np.eye(size).ravel(), 1e-12, 1e-12, "these tokens")]
-    )
+    return np.stack([tokens(g) for g in solve(slope, ts, np.eye(size).ravel(), 1e-12, 1e-12, "these tokens")])
 
 
 def zero_temperature(x0: ArrayLike, V: ArrayLike, ts: ArrayLike) -> Float[np.ndarray, "times n d"]:
-    """Tokens of the zero-temperature flow with B = I: x(t) = e^{Vt}x0/|e^{Vt}x0|, one head."""
+    """Tokens of the zero-temperature flow with B = I: x(t) = e^{Vt}x0/|e^{Vt}x0|, one head.
+
+    Args:
+        x0: tokens at t = 0 (n, d), rows of norm 1.
+        V: value matrix (d, d).
+        ts: increasing times (times,), the first at 0 or later.
+
+    Returns:
+        The tokens (times, n, d).
+    """
     ts, x0 = times(ts), _points(x0)
     V, d = np.asarray(as_real(V, "V")), x0.shape[1]
-    require(V.shape == (d, d) and bool(np.all(np.isfinite(V))), "V",
-            f"be a finite matrix of shape ({d}, {d})", f"of shape {V.shape}")  # fmt: skip
+    require(
+        V.shape == (d, d) and bool(np.all(np.isfinite(V))),
+        "V",
+        f"be a finite matrix of shape ({d}, {d})",
+        f"of shape {V.shape}",
+    )
     # the largest real part is taken out, so that nothing overflows at long times
     V = V - np.max(np.linalg.eigvals(V).real) * np.eye(d)
     return np.stack([_linear_orbit(x0, V, t) for t in ts])
-
-
-def pre_norm(
-    ts: ArrayLike, n: int, beta: float, rho0: float, r0: float
-) -> tuple[Float[np.ndarray, "times"], Float[np.ndarray, "times"]]:
-    """Inner product ρ(t) and norm r(t) of n equiangular tokens under pre-norm softmax attention (B = V = I).
-
-    Tokens x = rθ read their directions: θ' = P_θA/r, r' = ⟨θ,A⟩, A the softmax mean of the θ's. So ρ has the
-    slope of `equiangular` divided by r, and r' = (e^β+(n−1)e^{βρ}ρ)/(e^β+(n−1)e^{βρ}). Since r grows like t,
-    1−ρ falls like t^{−2}, where post-norm tokens have e^{−2t} (2510.22026).
-    """
-    ts = times(ts)
-    n = as_whole(n, "n", 2)
-    beta = finite(beta, "beta")
-    lowest = -1 / (n - 1)
-    require(lowest <= as_number(rho0, "rho0") < 1, "rho0", f"lie in [{lowest:.6g}, 1)", rho0)
-    require(0 < as_number(r0, "r0") < np.inf, "r0", "be positive", r0)
-
-    def slope(_: float, state: np.ndarray) -> np.ndarray:
-        gap, r = np.exp(-state[0]), state[1]  # 1 − ρ
-        others = (n - 1) * np.exp(-beta * gap)
-        turn = 2 * (n - (n - 1) * gap) * (others / (n - 1)) / (1 + others) / r
-        return np.array([turn, 1 - gap * others / (1 + others)])
-
-    start = [-np.log1p(-rho0), float(r0)]
-    if ts[-1] == 0:
-        return np.full(len(ts), float(rho0)), np.full(len(ts), float(r0))
-    u, r = _solve(slope, ts, start, 1e-13, 1e-14, f"beta = {beta:g}").T
-    return -np.expm1(-u), r
 
 
 def equiangular_layer(n: float, gamma: float, rho: float) -> float:
@@ -174,6 +213,14 @@ def equiangular_layer(n: float, gamma: float, rho: float) -> float:
 
     The layer is x ← a/|a| with a the softmax mean, without the token itself added. `n` may be as large as a
     double; `long_context_limit` is where the values go as n → ∞.
+
+    Args:
+        n: number of tokens, at least 2; may be a float.
+        gamma: β/log n, any real number.
+        rho: inner product before the layer, in (−1/(n−1), 1).
+
+    Returns:
+        The inner product after the layer.
     """
     require(2 <= as_number(n, "n") < np.inf, "n", "be at least 2 and finite", n)
     require(-1 / (n - 1) < as_number(rho, "rho") < 1, "rho", f"lie in ({-1 / (n - 1):.6g}, 1)", rho)
@@ -188,7 +235,8 @@ def equiangular_layer(n: float, gamma: float, rho: float) -> float:
 def long_context_limit(gamma: float, rho: float) -> float:
     """Limit n → ∞ of `equiangular_layer`, 0 < ρ < 1: 1, 4ρ/(1+3ρ), ρ for γ <, =, > 1/(1−ρ) (2510.05554).
 
-    The token's own softmax weight tends to 0, ½, 1: it sees only the others, both alike, or only itself.
+    The token's own softmax weight tends to 0, ½, 1: it sees only the others, both alike, or only itself. γ
+    may be negative: the limit is 1.
     """
     gamma, rho = finite(gamma, "gamma"), fraction(rho, "rho")
     pull = gamma * (1 - rho)
@@ -199,7 +247,7 @@ def long_context_limit(gamma: float, rho: float) -> float:
 
 def _linear_orbit(x: np.ndarray, V: np.ndarray, t: float) -> np.ndarray:
     """e^{Vt}x/|e^{Vt}x| in steps so short that no token, in whatever eigenspace, underflows."""
-    steps = max(1, int(np.ceil(np.linalg.norm(V, 2) * t / LONGEST_STEP)))
+    steps = max(1, int(np.ceil(np.linalg.norm(V, 2) * t / LARGEST_LINEAR_EXPONENT)))
     step = linalg.expm(V * (t / steps)).T
     for _ in range(steps):
         before, moved = x, x @ step
@@ -207,17 +255,6 @@ def _linear_orbit(x: np.ndarray, V: np.ndarray, t: float) -> np.ndarray:
         if np.array_equal(x, before):  # at rest
             break
     return x
-
-
-def _solve(
-    slope: Callable[..., np.ndarray], ts: np.ndarray, y0: ArrayLike, rtol: float, atol: float, case: str
-) -> np.ndarray:
-    """Values at the times, (times, size), from y0 at t = 0."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a trial step too long; it is not accepted
-        solved = integrate.solve_ivp(slope, (0.0, ts[-1]), y0, "DOP853", ts, rtol=rtol, atol=atol)
-    if not solved.success:
-        raise RunError(f"could not solve the equation with {case} up to t = {ts[-1]:g}: {solved.message}")
-    return solved.y.T
 
 
 def _points(x0: ArrayLike) -> np.ndarray:

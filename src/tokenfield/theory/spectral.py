@@ -14,25 +14,24 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
-from scipy import integrate, linalg
+from scipy import integrate
 
 from tokenfield.errors import InputError, as_number, require, require_kind
-from tokenfield.theory.chains import NILPOTENT, Chain, chains
-from tokenfield.tokens import Tokens
-from tokenfield.weights import AttentionWeights, as_matrix
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.weights import AttentionWeights, as_matrix
+from tokenfield.theory.jordan_groups import SMALLEST_TOKEN_PART, JordanGroup, jordan_groups
+from tokenfield.theory.schur import SchurSplit, rounding_of_product, show, split_dominant
 
 Kind = Literal["fixed", "rotating", "algebraic"]
 
 #: Real parts of eigenvalues closer than this, relative to ‖D‖, count as one unless told otherwise.
-TOLERANCE = 1e-8
+EIGENVALUE_TOLERANCE = 1e-8
 #: A token with |P x| below this, relative to ‖P‖, has no part in E that rounding would not make.
-EXCEPTIONAL = 1e-12
+SMALLEST_PART_IN_E = 1e-12
 #: Powers of ten that V Bᵀ may have, up or down, without overflow or loss of digits on the way.
-LARGEST_ORDER = 290
-#: Largest uncertainty, relative to ‖D‖, that bad conditioning may lend an eigenvalue.
-WORST = 1e-3
-#: Eigenvalues that rounding may have moved by more than this part of the gap are said to be uncertain.
-DOUBTFUL = 0.1
+LARGEST_DECIMAL_EXPONENT = 290
+#: Eigenvalues that rounding may have moved by more than this part of the gap are reported as uncertain.
+LARGEST_UNCERTAINTY_PER_GAP = 0.1
 
 
 class Period(NamedTuple):
@@ -52,7 +51,7 @@ class Limit:
     `kind`: "fixed", the dominant eigenvalue is real and each token comes to rest in its eigenspace E, with
     an exponential approach; "algebraic", it is real and defective, and the approach is like 1/t;
     "rotating", a complex pair has the largest real part, and tokens circulate in E for ever. If a real
-    eigenvalue and pairs share the largest real part, those with the longest Jordan chains decide.
+    eigenvalue and pairs share the largest real part, those with the largest Jordan blocks decide.
     `eigenvalue`: the dominant one, of a pair the one with positive imaginary part. `eigenvalues` (k,): all
     that were counted as dominant. `gap`: distance of the real parts to the next eigenvalue, infinite if E
     is the whole space. `projector` (d, d): P, onto E along the complementary invariant subspace; orthogonal
@@ -97,13 +96,17 @@ class Limit:
         and go where its own dominant eigenvalue takes them (if that one rotates, they are put on the circle
         they end up on). A rotating limit has no limit law and is refused.
         """
-        require(self.kind != "rotating", "limit", "be of kind 'fixed' or 'algebraic' to have a limit law",
-                "'rotating': tokens circulate in E for ever")  # fmt: skip
+        require(
+            self.kind != "rotating",
+            "limit",
+            "be of kind 'fixed' or 'algebraic' to have a limit law",
+            "'rotating': tokens circulate in E for ever",
+        )
         return Tokens(self._move(_rows(tokens, len(self.projector))), tokens.weights)
 
     def _missed(self, x: np.ndarray) -> np.ndarray:
         size = np.linalg.norm(x @ self.projector.T, axis=1)
-        return size <= EXCEPTIONAL * np.linalg.norm(self.projector, 2)
+        return size <= SMALLEST_PART_IN_E * np.linalg.norm(self.projector, 2)
 
     def _move(self, x: np.ndarray) -> np.ndarray:
         missed = self._missed(x)
@@ -112,13 +115,13 @@ class Limit:
             power = self.nilpotent @ (power / np.linalg.norm(power, 2))
             power = power / np.linalg.norm(power, 2)
             last = x @ power.T
-            end = np.where((np.linalg.norm(last, axis=1) > NILPOTENT)[:, None], last, end)
+            end = np.where((np.linalg.norm(last, axis=1) > SMALLEST_TOKEN_PART)[:, None], last, end)
         if np.any(missed) and self.lower is not None:
             end[missed] = self.lower._move(x[missed])
         return end / np.linalg.norm(end, axis=1, keepdims=True)
 
 
-def limit(weights: AttentionWeights, tolerance: float = TOLERANCE) -> Limit:
+def limit(weights: AttentionWeights, tolerance: float = EIGENVALUE_TOLERANCE) -> Limit:
     """Where the zero-temperature flow of one head takes the tokens: the dominant part of D = V Bᵀ.
 
     Eigenvalues whose real parts differ from the largest by at most tolerance·‖D‖ count as one eigenvalue,
@@ -127,43 +130,31 @@ def limit(weights: AttentionWeights, tolerance: float = TOLERANCE) -> Limit:
     field has no value: refused if such a direction lies in E, mentioned in the note otherwise.
     """
     require_kind(weights, AttentionWeights, "weights")
-    require(weights.heads == 1, "weights",
-            "have one head: with several, Σ V_h B_hᵀx/|B_hᵀx| has no linear orbits",
-            f"with {weights.heads} heads")  # fmt: skip
+    require(
+        weights.heads == 1,
+        "weights",
+        "have one head: with several, Σ V_h B_hᵀx/|B_hᵀx| has no linear orbits",
+        f"with {weights.heads} heads",
+    )
     B, V = (np.asarray(m[0]) for m in weights.stacked())
     sizes = [float(np.max(np.abs(m))) for m in (B, V)]
     order = sum(np.log10(size) for size in sizes if size > 0)
-    require(abs(order) < LARGEST_ORDER and max(sizes) < 10.0**LARGEST_ORDER, "weights",
-            f"have B, V and V Bᵀ within 1e±{LARGEST_ORDER}", f"with a V Bᵀ near 1e{order:.0f}")  # fmt: skip
+    require(
+        abs(order) < LARGEST_DECIMAL_EXPONENT and max(sizes) < 10.0**LARGEST_DECIMAL_EXPONENT,
+        "weights",
+        f"have B, V and V Bᵀ within 1e±{LARGEST_DECIMAL_EXPONENT}",
+        f"with a V Bᵀ near 1e{order:.0f}",
+    )
     D = V @ B.T
-    noise = _noise(len(D), np.linalg.norm(V, 2) * np.linalg.norm(B, 2))
+    noise = rounding_of_product(len(D), np.linalg.norm(V, 2) * np.linalg.norm(B, 2))
     return _analyse(D, B, tolerance, noise)
 
 
-def dominant(matrix: ArrayLike, tolerance: float = TOLERANCE) -> Limit:
+def dominant(matrix: ArrayLike, tolerance: float = EIGENVALUE_TOLERANCE) -> Limit:
     """The same for x' = P_x M x, with orbits e^{Mt}x0/|e^{Mt}x0|: of M = V, where clusters end."""
     M = np.asarray(as_matrix(np.asarray(matrix), "matrix"))
     require(M.ndim == 2, "matrix", "be one matrix (d, d)", f"of shape {M.shape}")
-    return _analyse(M, np.eye(len(M)), tolerance, _noise(len(M), np.linalg.norm(M, 2)))
-
-
-class _Level(NamedTuple):
-    """The dominant group of one matrix M, from its ordered Schur form M = Q [[T, ·], [0, R]] Qᵀ.
-
-    `values` (all eigenvalues, dominant first), `count` of the dominant ones, `unsure` (how far rounding may
-    have moved each, at most `WORST`), `doubt` (the same for the dominant ones and the next, without a limit);
-    `Q`; `T` = restriction to E; `R` = what is left; `X` with T X − X R = the corner, so
-    that Q [[I, X], [0, 0]] Qᵀ projects onto E along the complementary invariant subspace.
-    """
-
-    values: NDArray[np.complex128]
-    count: int
-    unsure: np.ndarray
-    doubt: float
-    Q: np.ndarray
-    T: np.ndarray
-    R: np.ndarray
-    X: np.ndarray
+    return _analyse(M, np.eye(len(M)), tolerance, rounding_of_product(len(M), np.linalg.norm(M, 2)))
 
 
 def _analyse(M: np.ndarray, B: np.ndarray, tolerance: float, noise: float) -> Limit:
@@ -180,11 +171,11 @@ def _peel(
     M: np.ndarray, B: np.ndarray, up: np.ndarray, down: np.ndarray, tolerance: float, noise: float
 ) -> Limit:
     """The limit in an invariant subspace of R^d: x = up y, y = down x, where the matrix is M."""
-    level = _symmetric(M, tolerance) if _is_symmetric(M, noise) else _general(M, tolerance, noise)
+    level = split_dominant(M, tolerance, noise)
     k, top = level.count, level.values[: level.count]
-    found = chains(level.T, top, level.unsure[:k], tolerance)
-    index = max(chain.index for chain in found)
-    leading = [chain for chain in found if chain.index == index]
+    found = jordan_groups(level.T, top, level.uncertainty[:k], tolerance)
+    index = max(group.index for group in found)
+    leading = [group for group in found if group.index == index]
     turns = leading[-1].frequency > 0
     kind: Kind = "rotating" if turns else "algebraic" if index > 1 else "fixed"
     real = float(np.mean(top.real))
@@ -213,62 +204,11 @@ def _peel(
     )
 
 
-def _is_symmetric(M: np.ndarray, noise: float) -> bool:
-    return bool(np.linalg.norm(M - M.T, 2) <= noise)
-
-
-def _symmetric(M: np.ndarray, tolerance: float) -> _Level:
-    values, Q = np.linalg.eigh((M + M.T) / 2)
-    values, Q = values[::-1], Q[:, ::-1]
-    k = int(np.sum(values[0] - values <= tolerance))
-    corner = np.zeros((k, len(M) - k))
-    T, R = np.diag(values[:k]), np.diag(values[k:])
-    return _Level(values.astype(complex), k, np.zeros(len(M)), 0.0, Q, T, R, corner)
-
-
-def _general(M: np.ndarray, tolerance: float, noise: float) -> _Level:
-    size = float(np.linalg.norm(M, 2))  # eigenvalues of matrices beyond 1e±138 come out wrong
-    M, tolerance, noise = M / size, tolerance / size, noise / size
-    eigen: Any = linalg.eig(M, left=True, right=True)
-    values, left, right = eigen
-    schur: Any = linalg.schur
-    # to first order a perturbation of size `noise` moves an eigenvalue by noise/|⟨left, right⟩|
-    overlap = np.abs(np.sum(left.conj() * right, axis=0))
-    # (an overlap of 0 says nothing), and by (2‖M‖)^{1−1/d} noise^{1/d} at most (Elsner 1985)
-    moved = noise / np.maximum(overlap, np.finfo(float).tiny)
-    moved = np.minimum(moved, 2 * noise ** (1 / len(M)))
-    order = np.argsort(-values.real, kind="stable")
-    values, moved = values[order], moved[order]
-    unsure = np.minimum(moved, WORST)
-    behind = values[0].real - values.real
-    k = int(np.flatnonzero(behind <= np.maximum(tolerance, np.minimum(unsure, unsure[0])))[-1]) + 1
-    doubt = float(np.max(moved[: k + 1]))
-    if k < len(M):  # what lies further away than the next eigenvalue may move further
-        doubt = max(doubt, float(np.max(unsure[k:] * behind[k] / behind[k:])))
-    if k == len(M):
-        T, Q = schur(M)
-        empty = np.zeros((0, 0))
-        return _Level(values * size, k, unsure * size, doubt * size, Q, T * size, empty, np.zeros((k, 0)))
-    cut = (values[k - 1].real + values[k].real) / 2
-    try:
-        form, Q, found = schur(M, sort=lambda re, _: re > cut)
-    except linalg.LinAlgError:
-        form, Q, found = M, M, -1
-    if found != k:
-        raise InputError(
-            f"`tolerance` must be larger: the eigenvalues {_show(size * values[k - 1])} and"
-            f" {_show(size * values[k])} are too ill-conditioned to be told apart"
-        )
-    T, R = form[:k, :k], form[k:, k:]
-    X = linalg.solve_sylvester(T, -R, form[:k, k:])
-    return _Level(values * size, k, unsure * size, doubt * size, Q, T * size, R * size, X)
-
-
 def _period(
-    T: np.ndarray, inner: np.ndarray, B: np.ndarray, leading: list[Chain], tolerance: float
+    T: np.ndarray, inner: np.ndarray, B: np.ndarray, leading: list[JordanGroup], tolerance: float
 ) -> Period | None:
     """Length of a turn in τ, and in t = ∫|Bᵀx|dτ if all orbits end on one circle."""
-    frequencies = [chain.frequency for chain in leading if chain.frequency > 0]
+    frequencies = [group.frequency for group in leading if group.frequency > 0]
     if np.ptp(frequencies) > tolerance:
         return None
     omega = float(np.mean(frequencies))
@@ -293,7 +233,7 @@ def _spread(values: NDArray[Any]) -> float:
     return float(np.max(np.abs(values - np.mean(np.real(values)))))
 
 
-def _describe(kind: str, level: _Level, real: float, found: list[Chain], tolerance: float) -> str:
+def _describe(kind: str, level: SchurSplit, real: float, found: list[JordanGroup], tolerance: float) -> str:
     k, d = level.count, len(level.values)
     parts = [
         f"{kind}: {k} of {d} eigenvalues dominant, real part {real:.9g}",
@@ -306,12 +246,14 @@ def _describe(kind: str, level: _Level, real: float, found: list[Chain], toleran
     if apart > tolerance:
         parts.append("which rounding cannot tell apart")
     gap = real - level.values[k].real if k < d else np.inf
-    if level.doubt > DOUBTFUL * gap:
-        parts.append(f"not certain: rounding may move these eigenvalues by {level.doubt:.2g}, the gap is"
-                     f" {gap:.2g}, so that kind, eigenspace and gap may be others")  # fmt: skip
-    if not all(chain.certain for chain in found):
+    if level.doubt > LARGEST_UNCERTAINTY_PER_GAP * gap:
         parts.append(
-            "not certain: how long the Jordan chains are, and so the limit, is at the edge of rounding"
+            f"not certain: rounding may move these eigenvalues by {level.doubt:.2g}, the gap is"
+            f" {gap:.2g}, so that kind, eigenspace and gap may be others"
+        )
+    if not all(group.certain for group in found):
+        parts.append(
+            "not certain: how large the Jordan blocks are, and so the limit, is at the edge of rounding"
         )
     if kind == "algebraic":
         parts.append("the eigenvalue is defective, the approach is like 1/t")
@@ -320,18 +262,18 @@ def _describe(kind: str, level: _Level, real: float, found: list[Chain], toleran
     return "; ".join(parts)
 
 
-def _describe_turn(found: list[Chain], tolerance: float) -> list[str]:
-    index = max(chain.index for chain in found)
-    leading = [chain for chain in found if chain.index == index]
-    turning = [chain for chain in found if chain.frequency > 0]
-    parts = ["frequencies " + ", ".join(f"{chain.frequency:.6g}" for chain in turning)]
+def _describe_turn(found: list[JordanGroup], tolerance: float) -> list[str]:
+    index = max(group.index for group in found)
+    leading = [group for group in found if group.index == index]
+    turning = [group for group in found if group.frequency > 0]
+    parts = ["frequencies " + ", ".join(f"{group.frequency:.6g}" for group in turning)]
     if len(found) > len(turning):
         parts.append("a real eigenvalue shares the largest real part with a complex pair")
     if len(leading) < len(found):
         parts.append("defective eigenvalues outgrow the others by a power of t")
     if leading[-1].frequency == 0:
         return parts
-    if np.ptp([chain.frequency for chain in leading if chain.frequency > 0]) > tolerance:
+    if np.ptp([group.frequency for group in leading if group.frequency > 0]) > tolerance:
         parts.append("different frequencies: no common period is given")
     elif len(leading) > 1 or leading[0].rank > 1:
         parts.append("the period in t depends on the orbit")
@@ -344,37 +286,23 @@ def _undefined(B: np.ndarray, basis: np.ndarray) -> str:
     """Refuse a direction of E with Bᵀx = 0; a clause for the note about others."""
     scale = np.linalg.norm(B, 2)
     _, sizes, right = np.linalg.svd(B.T @ basis)
-    lost = int(np.sum(sizes <= EXCEPTIONAL * scale))
+    lost = int(np.sum(sizes <= SMALLEST_PART_IN_E * scale))
     if lost > 0:
         others = f" and in a space of dimension {lost}" if lost > 1 else ""
         raise InputError(
-            f"`weights` must have Bᵀx ≠ 0 where tokens end, but |Bᵀx| ≤ {EXCEPTIONAL:g}·‖B‖ at"
-            f" x = ±{_show(basis @ right[-1])}{others}, where the zero-temperature field has no value to"
+            f"`weights` must have Bᵀx ≠ 0 where tokens end, but |Bᵀx| ≤ {SMALLEST_PART_IN_E:g}·‖B‖ at"
+            f" x = ±{show(basis @ right[-1])}{others}, where the zero-temperature field has no value to"
             " rounding"
         )
     left, sizes, _ = np.linalg.svd(B)
-    kernel = int(np.sum(sizes <= EXCEPTIONAL * scale))
+    kernel = int(np.sum(sizes <= SMALLEST_PART_IN_E * scale))
     if kernel == 0:
         return ""
-    where = f"at x = ±{_show(left[:, -1])}" if kernel == 1 else f"on a subspace of dimension {kernel}"
+    where = f"at x = ±{show(left[:, -1])}" if kernel == 1 else f"on a subspace of dimension {kernel}"
     return f"; Bᵀx = 0 {where}, outside E: the field has no value there"
-
-
-def _noise(d: int, scale: Any) -> float:
-    """What rounding may have done to a product of d × d matrices of that size."""
-    return float(10 * d * np.finfo(float).eps * scale)
 
 
 def _rows(tokens: Tokens, d: int) -> np.ndarray:
     require_kind(tokens, Tokens, "tokens")
     require(tokens.d == d, "tokens", f"have d = {d}", tokens.d)
     return np.asarray(tokens.x)
-
-
-def _show(value: np.ndarray | complex) -> str:
-    """A number, or a direction with its largest entry positive."""
-    if np.ndim(value) == 0:
-        return f"{value:.9g}"
-    vector = np.asarray(value) * np.sign(np.ravel(value)[np.argmax(np.abs(value))])
-    entries = [f"{v:.4g}" for v in np.round(vector, 12) + 0.0]
-    return "(" + ", ".join(entries if len(entries) <= 8 else [*entries[:8], "…"]) + ")"

@@ -4,21 +4,3 @@ Attention with B = V = I climbs the energy E_β, whose maxima are single cluster
 exponentially fast; far from one it may wait exponentially long, or for ever. One module per recipe; theory §3
 is the reference. The paper's examples are reconstructions where it does not print them.
 """
-
-from tokenfield.papers.clustering import (
-    figure1,
-    figure2,
-    figure3,
-    figure4,
-    landscape,
-    lojasiewicz,
-    phase_diagram,
-    pl,
-    staircase,
-    synchronisation,
-    uniform_instability,
-)
-
-RECIPES = (figure1.RECIPE, figure2.RECIPE, figure3.RECIPE, figure4.RECIPE, lojasiewicz.RECIPE, pl.RECIPE,
-           synchronisation.RECIPE, uniform_instability.RECIPE, landscape.RECIPE, phase_diagram.RECIPE,
-           staircase.RECIPE)  # fmt: skip

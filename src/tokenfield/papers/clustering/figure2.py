@@ -15,14 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 from scipy import optimize
 
-from tokenfield import figures
+import tokenfield as tkf
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.simulate import log_times
-from tokenfield.theory.clustering import antipodal_rates, critical_beta, edge_velocities
-from tokenfield.theory.examples import two_arcs
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
 
 EXAMPLE = f"{shared.PAPER}, Example 2.6 (theory §3.10)"
 P, W = 0.7, np.pi / 8
@@ -36,7 +31,7 @@ class Arcs(NamedTuple):
     """An even run of the two arcs: β, and the halves over time, first the arc about 0, then that about π."""
 
     beta: float
-    half: Trajectory
+    half: tkf.Trajectory
 
     @property
     def order(self) -> np.ndarray:
@@ -52,8 +47,14 @@ class Arcs(NamedTuple):
 
 
 def follow(beta: float, n: int, ts: np.ndarray) -> Arcs:
-    """The even run with n tokens on each arc."""
-    return Arcs(beta, shared.even_run(shared.usa(beta), two_arcs(n, P, W), ts, 1e-9))
+    """The even run of the two arcs.
+
+    Args:
+        beta: inverse temperature.
+        n: tokens on each arc.
+        ts: saved times, (times,), from 0.
+    """
+    return Arcs(beta, shared.even_run(shared.usa(beta), tkf.theory.two_arcs(n, P, W), ts, 1e-9))
 
 
 def measured_critical_beta() -> float:
@@ -62,7 +63,7 @@ def measured_critical_beta() -> float:
     From the velocities of the model itself.
     """
     edge = np.array([W, -W, np.pi - W, np.pi + W])
-    law = Tokens(np.stack([np.cos(edge), np.sin(edge)], axis=1), [P / 2, P / 2, (1 - P) / 2, (1 - P) / 2])
+    law = tkf.Tokens(np.stack([np.cos(edge), np.sin(edge)], axis=1), [P / 2, P / 2, (1 - P) / 2, (1 - P) / 2])
 
     def outward(beta: float) -> float:
         return float(shared.usa(beta).velocity(law)[2] @ np.array([np.sin(W), np.cos(W)]))
@@ -75,26 +76,35 @@ def edge_speeds(beta: float, n: int = 64) -> tuple[float, float]:
     """Velocities of the edges w and π + w under the two arcs, as the model reads them."""
     edge = np.array([W, np.pi + W])
     x = np.stack([np.cos(edge), np.sin(edge)], axis=1)
-    read = np.asarray(shared.usa(beta).attention(jnp.asarray(x), two_arcs(n, P, W)))
+    read = np.asarray(shared.usa(beta).output(jnp.asarray(x), tkf.theory.two_arcs(n, P, W)))
     speeds = np.sum(read * np.stack([-x[:, 1], x[:, 0]], axis=1), axis=1)
     return float(speeds[0]), float(speeds[1])
 
 
 def run(quick: bool, progress: Progress) -> Result:
     """The recipe."""
-    n, ts = (32, log_times(1e-3, 60.0, 90)) if quick else (128, log_times(1e-3, 60.0, 240))
+    n, ts = (32, tkf.log_times(1e-3, 60.0, 90)) if quick else (128, tkf.log_times(1e-3, 60.0, 240))
     found = []
     for k, beta in enumerate((*HOLD, *SYNCHRONISE)):
         progress(k / 4, f"β = {beta:g}")
         found.append(follow(beta, n, ts))
     data = xr.Dataset(
-        {"R": (("beta", "time"), np.stack([each.order for each in found])),
-         "half_width": (("beta", "time", "arc"), np.stack([each.widths for each in found]))},
+        {
+            "R": (("beta", "time"), np.stack([each.order for each in found])),
+            "half_width": (("beta", "time", "arc"), np.stack([each.widths for each in found])),
+        },
         {"beta": [each.beta for each in found], "time": ts},
-    )  # fmt: skip
-    rows = [{"beta": each.beta, "R0": each.order[0], "R end": each.order[-1],
-             "greatest half-width of first arc / w": each.widths[:, 0].max() / W,
-             "of second arc / w": each.widths[:, 1].max() / W} for each in found]  # fmt: skip
+    )
+    rows = [
+        {
+            "beta": each.beta,
+            "R0": each.order[0],
+            "R end": each.order[-1],
+            "greatest half-width of first arc / w": each.widths[:, 0].max() / W,
+            "of second arc / w": each.widths[:, 1].max() / W,
+        }
+        for each in found
+    ]
     return Result(checks(found), rows, data, figure(found))
 
 
@@ -107,30 +117,47 @@ RECIPE = Recipe(
 
 def checks(found: list[Arcs]) -> list[Check]:
     """Start, edges, threshold, ends, and the rates at which the arcs close."""
-    speeds, expected = edge_speeds(4.0), edge_velocities(P, W, 4.0)
+    speeds, expected = edge_speeds(4.0), tkf.theory.edge_velocities(P, W, 4.0)
     result = [
         near("R at the start", found[0].order[0], (2 * P - 1) * np.sin(W) / W, EXAMPLE, absolute=1e-10),
         near("velocity of the edge w, β = 4", speeds[0], expected[0], "theory §3.10", relative=1e-10),
         near("velocity of the edge π+w, β = 4", speeds[1], expected[1], "theory §3.10", relative=1e-10),
-        near("β at which the worst law lets the edge go", measured_critical_beta(), critical_beta(P, W),
-             "theory §3.10: log(p/q)/(2cos2w)", relative=1e-9),
-    ]  # fmt: skip
+        near(
+            "β at which the worst law lets the edge go",
+            measured_critical_beta(),
+            tkf.theory.critical_beta(P, W),
+            "theory §3.10: log(p/q)/(2cos2w)",
+            relative=1e-9,
+        ),
+    ]
     for each in found:
         label = f"β = {each.beta:g}"
         if each.beta in HOLD:
-            rates = antipodal_rates(P, each.beta, "unnormalised").split
+            rates = tkf.theory.antipodal_rates(P, each.beta, "unnormalised").split
             result += [
                 near(f"R in the end, {label} > β_c", each.order[-1], 2 * P - 1, EXAMPLE, absolute=1e-6),
                 at_most(f"greatest half-width of an arc / w, {label}", each.widths.max() / W, 1.0, EXAMPLE),
-            ]  # fmt: skip
+            ]
             result += [
-                near(f"rate at which the {name} arc closes, {label}", closing_rate(each, arc), rates[arc],
-                     "theory §3.5: −pe^β + qe^(−β) and the same with p, q exchanged", relative=1e-2)
+                near(
+                    f"rate at which the {name} arc closes, {label}",
+                    closing_rate(each, arc),
+                    rates[arc],
+                    "theory §3.5: −pe^β + qe^(−β) and the same with p, q exchanged",
+                    relative=1e-2,
+                )
                 for arc, name in enumerate(("heavy", "light"))
-            ]  # fmt: skip
+            ]
         else:
-            result.append(near(f"R in the end, {label}", each.order[-1], 1.0,
-                               f"{shared.PAPER}, Theorem 2.4", absolute=1e-6))  # fmt: skip
+            result.append(
+                near(
+                    f"R in the end, {label}",
+                    each.order[-1],
+                    1.0,
+                    f"{shared.PAPER}, Theorem 2.4",
+                    absolute=1e-6,
+                )
+            )
     return result
 
 
@@ -144,7 +171,7 @@ def closing_rate(each: Arcs, arc: int) -> float:
     return float(np.polyfit(ts[late], np.log(widths[late, arc]), 1)[0]) if np.sum(late) > 1 else np.nan
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(found: list[Arcs]) -> Figure:
     """The density around the circle at three times for large and small β; R and the half-widths below."""
     drawing = Figure(figsize=(9.6, 9.6), layout="constrained")
@@ -157,7 +184,7 @@ def figure(found: list[Arcs]) -> Figure:
             k = int(np.argmin(np.abs(ts - t)))
             _draw_state(ax, each, k, f"β = {beta:g}, t = {ts[k]:.2g}")
     left, right = below.subplots(1, 2)
-    for each, colour, dash in zip(found, figures.PALETTE, figures.DASHES, strict=False):
+    for each, colour, dash in zip(found, tkf.figures.PALETTE, tkf.figures.DASHES, strict=False):
         ts = np.asarray(each.half.ts)[1:]
         left.semilogx(ts, each.order[1:], color=colour, linestyle=dash, label=f"β = {each.beta:g}")
         right.loglog(ts, np.maximum(each.widths[1:, 1], 1e-9) / W, color=colour, linestyle=dash)
@@ -179,7 +206,10 @@ def _draw_state(ax: Axes, each: Arcs, k: int, title: str) -> None:
         ax.add_patch(Wedge((0, 0), 1.0, centre - degrees, centre + degrees, facecolor="0.92", zorder=0))
     x, w = np.asarray(each.half.x), np.asarray(each.half.weights)
     first = len(w) // 2
-    for arc, colour in ((slice(0, first), figures.PALETTE[0]), (slice(first, None), figures.PALETTE[2])):
+    for arc, colour in (
+        (slice(0, first), tkf.figures.PALETTE[0]),
+        (slice(first, None), tkf.figures.PALETTE[2]),
+    ):
         theta, share = shared.angles(x[k, arc]), w[arc] / 2
         order = np.argsort(theta)
         theta, share = theta[order], share[order]
@@ -202,7 +232,7 @@ def _draw_state(ax: Axes, each: Arcs, k: int, title: str) -> None:
     ax.set_xlabel(f"R = {each.order[k]:.4f}")
 
 
-def _edges(law: Tokens) -> np.ndarray:
+def _edges(law: tkf.Tokens) -> np.ndarray:
     """The outermost tokens of both arcs, upper and lower."""
     n = law.n // 4
     theta = np.abs(shared.angles(np.asarray(law.x)))[: 2 * n]

@@ -13,12 +13,9 @@ from matplotlib.figure import Figure
 from scipy import integrate
 from scipy.spatial import ConvexHull
 
-from tokenfield import figures, initial
+import tokenfield as tkf
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.theory.gnomonic import gnomonic
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
 
 CHART = f"{shared.PAPER}, Figure 3 (theory §3.11)"
 BETA = 1.0
@@ -29,19 +26,25 @@ HULLS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5)
 LAST = 6.0
 
 
-def start(n: int) -> Tokens:
+def start(n: int) -> tkf.Tokens:
     """Tokens uniform on the cap, with unequal weights."""
     weights = np.random.default_rng(1).dirichlet(np.full(n, 2.0))
-    return Tokens(initial.cap(n, CENTRE, ANGLE, key=5).x, weights)
+    return tkf.Tokens(tkf.initial.cap(n, CENTRE, ANGLE, key=5).x, weights)
 
 
-def charted(trajectory: Trajectory) -> np.ndarray:
+def charted(trajectory: tkf.Trajectory) -> np.ndarray:
     """Every snapshot in the chart, (times, n, 2)."""
-    return np.stack([np.asarray(gnomonic(x, CENTRE)) for x in np.asarray(trajectory.x)])
+    return np.stack([np.asarray(tkf.theory.gnomonic(x, CENTRE)) for x in np.asarray(trajectory.x)])
 
 
 def consensus_run(u0: np.ndarray, weights: np.ndarray, ts: np.ndarray) -> np.ndarray:
-    """The consensus system of theory §3.11 in the chart, by SciPy: nothing of the simulator."""
+    """The consensus system of theory §3.11 in the chart, by SciPy: nothing of the simulator.
+
+    Args:
+        u0: places in the chart at the start, (n, 2).
+        weights: of the tokens, (n,).
+        ts: saved times, (times,), from 0.
+    """
     n, e = u0.shape
 
     def slope(_: float, flat: np.ndarray) -> np.ndarray:
@@ -79,10 +82,13 @@ def run(quick: bool, progress: Progress) -> Result:
     diameter = np.array([np.max(np.linalg.norm(a[:, None] - a, axis=2)) for a in u])
     found = checks(ts, u, plane, diameter)
     data = xr.Dataset(
-        {"u": (("time", "token", "plane"), u), "diameter": ("time", diameter),
-         "weights": ("token", np.asarray(tokens.weights))},
+        {
+            "u": (("time", "token", "plane"), u),
+            "diameter": ("time", diameter),
+            "weights": ("token", np.asarray(tokens.weights)),
+        },
         {"time": ts},
-    )  # fmt: skip
+    )
     rows = [{"t": t, "diameter in the chart": d} for t, d in zip(ts, diameter, strict=True)]
     return Result(found, rows, data, figure(run, u, diameter))
 
@@ -93,44 +99,83 @@ RECIPE = Recipe(
 
 
 def checks(ts: np.ndarray, u: np.ndarray, plane: np.ndarray, diameter: np.ndarray) -> list[Check]:
-    """Tokens on the sphere against consensus in the plane; nested hulls; the rate of the last contraction."""
+    """Tokens on the sphere against consensus in the plane; nested hulls; the rate of the last contraction.
+
+    Args:
+        ts: saved times, (times,), from 0.
+        u: places in the chart, (times, n, 2).
+        plane: the same by the consensus system, at the first of the times.
+        diameter: of the hull, (times,).
+    """
     late = (diameter < 1e-3) & (diameter > 1e-7)
     rate = -np.polyfit(ts[late], np.log(diameter[late]), 1)[0]
     return [
-        near("sphere against the consensus system, greatest gap",
-             float(np.max(np.abs(plane - u[: len(plane)]))), 0.0, CHART, absolute=1e-7),
-        at_most("how far a token leaves the hull of the snapshot before", worst_escape(u), 1e-9,
-                f"{CHART}: not at all, but for rounding"),
+        near(
+            "sphere against the consensus system, greatest gap",
+            float(np.max(np.abs(plane - u[: len(plane)]))),
+            0.0,
+            CHART,
+            absolute=1e-7,
+        ),
+        at_most(
+            "how far a token leaves the hull of the snapshot before",
+            worst_escape(u),
+            1e-9,
+            f"{CHART}: not at all, but for rounding",
+        ),
         at_most("growth of the diameter between snapshots", float(np.max(np.diff(diameter))), 0.0, CHART),
-        near("rate at which the diameter falls in the end", rate, np.exp(BETA),
-             "theory §3.5 with q = 0: −e^β", relative=1e-3),
-    ]  # fmt: skip
+        near(
+            "rate at which the diameter falls in the end",
+            rate,
+            np.exp(BETA),
+            "theory §3.5 with q = 0: −e^β",
+            relative=1e-3,
+        ),
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
-def figure(run: Trajectory, u: np.ndarray, diameter: np.ndarray) -> Figure:
-    """Paths on the sphere, the same paths in the chart with the hulls, and the diameter of the hull."""
+@matplotlib.rc_context(tkf.figures.STYLE)
+def figure(run: tkf.Trajectory, u: np.ndarray, diameter: np.ndarray) -> Figure:
+    """Paths on the sphere, the same paths in the chart with the hulls, and the diameter of the hull.
+
+    Args:
+        run: tokens on the sphere.
+        u: places in the chart, (times, n, 2).
+        diameter: of the hull, (times,).
+    """
     drawing = Figure(figsize=(11.4, 4.3), layout="constrained")
     left, middle, right = drawing.subplots(1, 3, width_ratios=(1, 1.12, 0.95))
     ts, weights = np.asarray(run.ts), np.asarray(run.weights)
-    figures.snapshot(run.tokens(0), ax=left, title="on the sphere, t = 0", view=(30.0, 55.0))
+    tkf.figures.snapshot(run.tokens(0), ax=left, title="on the sphere, t = 0", view=(30.0, 55.0))
     paths = _seen(np.asarray(run.x), (30.0, 55.0))
-    left.plot(paths[:, :, 0], paths[:, :, 1], color=figures.PALETTE[1], linewidth=0.8, zorder=3.5)
-    middle.plot(u[:, :, 0], u[:, :, 1], color=figures.PALETTE[1], linewidth=0.8, zorder=2)
-    middle.scatter(*u[0].T, s=1500 * weights, color=figures.PALETTE[0], alpha=0.85, linewidth=0, zorder=3)
+    left.plot(paths[:, :, 0], paths[:, :, 1], color=tkf.figures.PALETTE[1], linewidth=0.8, zorder=3.5)
+    middle.plot(u[:, :, 0], u[:, :, 1], color=tkf.figures.PALETTE[1], linewidth=0.8, zorder=2)
+    middle.scatter(*u[0].T, s=1500 * weights, color=tkf.figures.PALETTE[0], alpha=0.85, linewidth=0, zorder=3)
     for k, t in enumerate(HULLS):
         here = u[int(np.argmin(np.abs(ts - t)))]
         hull = here[np.append(ConvexHull(here).vertices, ConvexHull(here).vertices[0])]
         shade = 0.12 + 0.55 * k / len(HULLS)
         middle.plot(*hull.T, color=str(shade), linewidth=1.4, label=f"{t:g}", zorder=4)
     middle.set(aspect="equal", title="in the chart, with hulls", xlabel="u₁", ylabel="u₂")
-    middle.legend(title="hull at t", fontsize=9, title_fontsize=9, loc="upper left",
-                  bbox_to_anchor=(1.0, 1.0), handlelength=1.4)  # fmt: skip
-    right.semilogy(ts, diameter, color=figures.PALETTE[0], label="diameter of the hull")
+    middle.legend(
+        title="hull at t",
+        fontsize=9,
+        title_fontsize=9,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        handlelength=1.4,
+    )
+    right.semilogy(ts, diameter, color=tkf.figures.PALETTE[0], label="diameter of the hull")
     k = int(np.argmin(np.abs(ts - 3.0)))
     later = ts >= 3.0
-    right.plot(ts[later], 2.5 * diameter[k] * np.exp(-np.exp(BETA) * (ts[later] - ts[k])), color="0.1",
-               linestyle=(0, (3, 2)), linewidth=1.2, label="slope e^β, predicted")  # fmt: skip
+    right.plot(
+        ts[later],
+        2.5 * diameter[k] * np.exp(-np.exp(BETA) * (ts[later] - ts[k])),
+        color="0.1",
+        linestyle=(0, (3, 2)),
+        linewidth=1.2,
+        label="slope e^β, predicted",
+    )
     right.set(xlabel="t", ylim=(1e-7, None))
     right.legend(loc="lower left")
     return drawing

@@ -17,13 +17,10 @@ from jax import lax
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
-from tokenfield import figures
-from tokenfield.models import InteractionFlow, Model
+import tokenfield as tkf
+from tokenfield.geometry.sphere import retract
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, at_least, near
-from tokenfield.sphere import retract
-from tokenfield.theory.clustering import antipodal_spectrum
-from tokenfield.tokens import Tokens
 
 MAXIMA = f"{shared.PAPER}, Proposition 2.1"
 SECOND = "theory §3.3: the spectrum of two antipodal atoms"
@@ -57,11 +54,18 @@ class Ends(NamedTuple):
 
 
 @eqx.filter_jit
-def ascend(model: Model, x: Float[Array, "starts n d"], step: float, steps: int) -> tuple[Array, Array]:
-    """Every start carried on by Runge–Kutta steps, and the greatest speed in the end."""
+def ascend(model: tkf.Model, x: Float[Array, "starts n d"], step: float, steps: int) -> tuple[Array, Array]:
+    """Every start carried on by Runge–Kutta steps, and the greatest speed in the end.
+
+    Args:
+        model: the flow that climbs.
+        x: starts, (starts, n, d).
+        step: of the Runge–Kutta formula.
+        steps: how many.
+    """
 
     def slope(points: Array) -> Array:
-        return model.velocity(Tokens(retract(points)))
+        return model.velocity(tkf.Tokens(retract(points)))
 
     def move(points: Array) -> Array:
         k1 = slope(points)
@@ -76,8 +80,17 @@ def ascend(model: Model, x: Float[Array, "starts n d"], step: float, steps: int)
     return jax.vmap(one)(x)
 
 
-def ends(name: str, model: Model, starts: int, rate: float, folds: float, key: int) -> Ends:
-    """Random starts followed for `folds` over the slowest rate of leaving a saddle; `rate`: the fastest."""
+def ends(name: str, model: tkf.Model, starts: int, rate: float, folds: float, key: int) -> Ends:
+    """Where random starts end that are followed until they must have left every saddle.
+
+    Args:
+        name: of the case.
+        model: the flow that climbs.
+        starts: how many random starts.
+        rate: the fastest rate of the flow; a step is its inverse.
+        folds: how long starts are followed, in units of time.
+        key: seed of the starts.
+    """
     x = np.random.default_rng(key).normal(size=(starts, N, model.d))
     step = 1.0 / rate
     end, speed = ascend(model, retract(jnp.asarray(x)), step, int(np.ceil(folds / step)))
@@ -91,11 +104,19 @@ def run(quick: bool, progress: Progress) -> Result:
     for k, d in enumerate((3, 4, 5)):
         progress(k / 4, f"A = I, d = {d}")
         # clusters form at e^β and antipodal ones part at e^{−β}
-        found.append(ends(f"A = I, d = {d}", shared.usa(BETA, d), starts, float(np.exp(BETA)),
-                          60 * float(np.exp(BETA)), key=d))  # fmt: skip
+        found.append(
+            ends(
+                f"A = I, d = {d}",
+                shared.usa(BETA, d),
+                starts,
+                float(np.exp(BETA)),
+                60 * float(np.exp(BETA)),
+                key=d,
+            )
+        )
     progress(3 / 4, "A = diag(2, 1, ½)")
     # the fastest rate is about φ'(2)·2, the slowest within an eigenspace about φ'(½)
-    found.append(ends("A = diag(2, 1, ½)", InteractionFlow(jnp.exp, A), starts, 15.0, 60.0, key=9))
+    found.append(ends("A = diag(2, 1, ½)", tkf.InteractionFlow(jnp.exp, A), starts, 15.0, 60.0, key=9))
     data = xr.Dataset(
         {f"ends_{k}": (("start", "token", f"dim_{k}"), each.x) for k, each in enumerate(found)},
         attrs={f"case_{k}": each.name for k, each in enumerate(found)},
@@ -113,41 +134,72 @@ RECIPE = Recipe(
 def checks(found: list[Ends]) -> list[Check]:
     """One cluster from every start for A = I; for the other, two stable antipodal ones from many."""
     result = [
-        near(f"share of starts that end in one cluster, {each.name}", float(np.mean(each.counts == 1)), 1.0,
-             MAXIMA, absolute=1e-12)
+        near(
+            f"share of starts that end in one cluster, {each.name}",
+            float(np.mean(each.counts == 1)),
+            1.0,
+            MAXIMA,
+            absolute=1e-12,
+        )
         for each in found[:3]
-    ]  # fmt: skip
+    ]
     other = found[3]
     two = other.counts == 2
     inner = np.sum(other.x[:, :, None] * other.x[:, None], axis=-1).min(axis=(1, 2))
     off_axis = np.max(np.linalg.norm(np.abs(other.x) - [1.0, 0, 0], axis=2), axis=1)
     stable = [
-        antipodal_spectrum(float(p), jnp.exp, A, [1.0, 0, 0]).stable for p in np.unique(other.heavier[two])
+        tkf.theory.antipodal_spectrum(float(p), jnp.exp, A, [1.0, 0, 0]).stable
+        for p in np.unique(other.heavier[two])
     ]
     return [
         *result,
-        at_least(f"share of starts that end in two clusters, {other.name}", float(np.mean(two)), 0.01,
-                 f"{SECOND}: stable, so that a neighbourhood ends there"),
-        near(f"ends of one or two clusters, share, {other.name}", float(np.mean(other.counts <= 2)), 1.0,
-             SECOND, absolute=1e-12),
-        near("two clusters: greatest inner product + 1", float(np.max(inner[two], initial=-1)) + 1, 0.0,
-             f"{SECOND}: antipodal", absolute=1e-6),
-        near("all ends: greatest distance from ±e1", float(np.max(off_axis)), 0.0,
-             "theory §3.3: A's top eigenvector", absolute=1e-5),
-        near("splittings that ended in two clusters, share of them stable", float(np.mean(stable)), 1.0,
-             SECOND),
-    ]  # fmt: skip
+        at_least(
+            f"share of starts that end in two clusters, {other.name}",
+            float(np.mean(two)),
+            0.01,
+            f"{SECOND}: stable, so that a neighbourhood ends there",
+        ),
+        near(
+            f"ends of one or two clusters, share, {other.name}",
+            float(np.mean(other.counts <= 2)),
+            1.0,
+            SECOND,
+            absolute=1e-12,
+        ),
+        near(
+            "two clusters: greatest inner product + 1",
+            float(np.max(inner[two], initial=-1)) + 1,
+            0.0,
+            f"{SECOND}: antipodal",
+            absolute=1e-6,
+        ),
+        near(
+            "all ends: greatest distance from ±e1",
+            float(np.max(off_axis)),
+            0.0,
+            "theory §3.3: A's top eigenvector",
+            absolute=1e-5,
+        ),
+        near(
+            "splittings that ended in two clusters, share of them stable", float(np.mean(stable)), 1.0, SECOND
+        ),
+    ]
 
 
 def _rows(found: list[Ends]) -> list[Row]:
     return [
-        {"case": each.name, "clusters": int(count), "starts": int(np.sum(each.counts == count)),
-         "greatest speed left": float(each.speed.max())}
-        for each in found for count in np.unique(each.counts)
-    ]  # fmt: skip
+        {
+            "case": each.name,
+            "clusters": int(count),
+            "starts": int(np.sum(each.counts == count)),
+            "greatest speed left": float(each.speed.max()),
+        }
+        for each in found
+        for count in np.unique(each.counts)
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(found: list[Ends]) -> Figure:
     """How many clusters starts end in, and the masses of the two clusters with the rate of each splitting."""
     drawing = Figure(figsize=(10.2, 4.3), layout="constrained")
@@ -155,11 +207,18 @@ def figure(found: list[Ends]) -> Figure:
     most = max(2, max(int(each.counts.max()) for each in found))
     base = np.zeros(len(found))
     for count, colour, hatch in zip(
-        range(1, most + 1), figures.PALETTE, ("", "//", "..", "xx"), strict=False
+        range(1, most + 1), tkf.figures.PALETTE, ("", "//", "..", "xx"), strict=False
     ):
         share = np.array([np.mean(each.counts == count) for each in found])
-        left.barh(range(len(found)), share, left=base, color=colour, hatch=hatch, edgecolor="white",
-                  label=f"{count} cluster{'s' if count > 1 else ''}")  # fmt: skip
+        left.barh(
+            range(len(found)),
+            share,
+            left=base,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            label=f"{count} cluster{'s' if count > 1 else ''}",
+        )
         base += share
     left.set_yticks(range(len(found)), [each.name for each in found])
     left.invert_yaxis()
@@ -167,16 +226,30 @@ def figure(found: list[Ends]) -> Figure:
     left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=most)
     other = found[3]
     p = np.linspace(0.5, 0.999, 100)
-    top = [float(np.max(np.append(s.whole.ravel(), s.split))) for s in
-           (antipodal_spectrum(float(q), jnp.exp, A, [1.0, 0, 0]) for q in p)]  # fmt: skip
+    top = [
+        float(np.max(np.append(s.whole.ravel(), s.split)))
+        for s in (tkf.theory.antipodal_spectrum(float(q), jnp.exp, A, [1.0, 0, 0]) for q in p)
+    ]
     right.plot(p, top, color="0.1", linestyle=(0, (3, 2)), linewidth=1.4, label="greatest rate, theory")
     right.axhline(0, color="0.7", linewidth=0.9)
     seen, counts = np.unique(np.round(other.heavier[other.counts == 2], 9), return_counts=True)
     for q, count in zip(seen, counts, strict=True):
-        right.plot(q, np.interp(q, p, top), "o", color=figures.PALETTE[1], clip_on=False,
-                   markersize=4 + 14 * np.sqrt(count / max(1, len(other.x))))  # fmt: skip
-        right.annotate(f"{count} starts", (q, np.interp(q, p, top)), xytext=(8, -4), fontsize=10,
-                       textcoords="offset points", va="top")  # fmt: skip
+        right.plot(
+            q,
+            np.interp(q, p, top),
+            "o",
+            color=tkf.figures.PALETTE[1],
+            clip_on=False,
+            markersize=4 + 14 * np.sqrt(count / max(1, len(other.x))),
+        )
+        right.annotate(
+            f"{count} starts",
+            (q, np.interp(q, p, top)),
+            xytext=(8, -4),
+            fontsize=10,
+            textcoords="offset points",
+            va="top",
+        )
     right.set(
         xlabel="mass of the heavier of two antipodal clusters",
         ylabel="rate",

@@ -6,7 +6,6 @@ W2 = π√ε as small as you like. Near π the light atom waits: θ' = −e^{β 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +16,14 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from scipy import integrate
 
-from tokenfield import figures
-from tokenfield.diagnostics.energy import deficit
-from tokenfield.diagnostics.transport import wasserstein
+import tokenfield as tkf
+from tokenfield.measure.energy import deficit
 from tokenfield.papers import declared
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
-from tokenfield.theory.clustering import pl_constant
-from tokenfield.theory.examples import near_dirac, near_dirac_deficit
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
+from tokenfield.solvers.ode import Adaptive
+from tokenfield.sweeps.grid import Grid
+from tokenfield.sweeps.objects import declare_runs
 
 EXAMPLE = f"{shared.PAPER}, Example 2.2 (theory §3.6)"
 BETA = 1.0
@@ -35,10 +32,10 @@ EPSILONS = (0.1, 0.01, 1e-3, 1e-4)
 LIGHT = 0.1
 
 
-def pair(theta: Float[Array, ""], eps: Float[Array, ""]) -> Tokens:
+def pair(theta: Float[Array, ""], eps: Float[Array, ""]) -> tkf.Tokens:
     """Atoms of masses 1−ε at e1 and ε at the angle θ from it."""
     x = jnp.stack([jnp.array([1.0, 0.0]), jnp.stack([jnp.cos(theta), jnp.sin(theta)])])
-    return Tokens(x, jnp.stack([1 - eps, eps]))
+    return tkf.Tokens(x, jnp.stack([1 - eps, eps]))
 
 
 @jax.jit
@@ -66,22 +63,27 @@ def _offs(quick: bool) -> np.ndarray:
     return np.array([1e-2, 1e-4, 1e-6]) if quick else np.logspace(-1, -8, 8)
 
 
-def grids(quick: bool) -> dict[str, dict[str, Any]]:
+def grids(quick: bool) -> dict[str, Grid]:
     """Runs of the two atoms, by how far the light one is from the antipode.
 
     Near the antipode an error of a step is compared with `off`, not with 1; near π/2 times are dense.
     """
-    cases = [
-        {"initial": declared.atoms(pair(jnp.asarray(np.pi - off), jnp.asarray(LIGHT))),
-         "times.at": [0.0, *(waiting_time(off) + np.linspace(-1, 1, 81)).tolist()],
-         "solver.rtol": min(1e-10, 1e-6 * float(off)), "solver.atol": min(1e-12, 1e-8 * float(off))}
-        for off in _offs(quick)
-    ]  # fmt: skip
-    flow = {"weights": {"identity": 2}, "model": {"kind": "unnormalised", "beta": BETA}}
-    return {"waits": flow | shared.declared_runs(list(range(82))) | {"sweep": declared.together(cases)}}
+    offs = [float(off) for off in _offs(quick)]
+    return {
+        "waits": declare_runs(
+            shared.usa(BETA),
+            [pair(jnp.asarray(np.pi - off), jnp.asarray(LIGHT)) for off in offs],
+            [np.array([0.0, *(waiting_time(off) + np.linspace(-1, 1, 81))]) for off in offs],
+            [Adaptive(rtol=min(1e-10, 1e-6 * off), atol=min(1e-12, 1e-8 * off)) for off in offs],
+            measure=(),
+            snapshots=None,
+            summation="direct",
+            together=True,
+        )
+    }
 
 
-def measured_wait(run: Trajectory) -> float:
+def measured_wait(run: tkf.Trajectory) -> float:
     """The same from a run of the two atoms, whose angle passes π/2."""
     ts, x = np.asarray(run.ts), np.asarray(run.x)
     cosine = np.sum(x[:, 0] * x[:, 1], axis=1)
@@ -92,7 +94,13 @@ def measured_wait(run: Trajectory) -> float:
 
 
 def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        found: datasets of the declared sweeps, by name.
+    """
     theta = np.linspace(0.01, np.pi, 80 if quick else 400)
     curves = []
     for k, eps in enumerate(EPSILONS):
@@ -101,12 +109,22 @@ def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Res
     offs, waits = _offs(quick), [measured_wait(each) for each in declared.runs(found["waits"])]
     seen = np.stack(curves)
     data = xr.Dataset(
-        {"speed": (("eps", "theta"), seen[:, 0]), "deficit": (("eps", "theta"), seen[:, 1]),
-         "wait": ("off", np.array(waits))},
+        {
+            "speed": (("eps", "theta"), seen[:, 0]),
+            "deficit": (("eps", "theta"), seen[:, 1]),
+            "wait": ("off", np.array(waits)),
+        },
         {"eps": list(EPSILONS), "theta": theta, "off": offs},
-    )  # fmt: skip
-    rows = [{"eps": eps, "W2 to the Dirac": np.pi * np.sqrt(eps), "speed at π": float(c[0, -1]),
-             "deficit at π": float(c[1, -1])} for eps, c in zip(EPSILONS, curves, strict=True)]  # fmt: skip
+    )
+    rows = [
+        {
+            "eps": eps,
+            "W2 to the Dirac": np.pi * np.sqrt(eps),
+            "speed at π": float(c[0, -1]),
+            "deficit at π": float(c[1, -1]),
+        }
+        for eps, c in zip(EPSILONS, curves, strict=True)
+    ]
     checked = checks(theta, seen, offs, np.array(waits))
     return Result(checked, rows, data, figure(theta, seen, offs, np.array(waits)))
 
@@ -120,49 +138,96 @@ RECIPE = Recipe(
 
 
 def checks(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndarray) -> list[Check]:
-    """Speed, deficit and distance of Example 2.2; speed at every angle; how long the light atom waits."""
+    """Speed, deficit and distance of Example 2.2; speed at every angle; how long the light atom waits.
+
+    Args:
+        theta: angles of the light atom, (angles,).
+        seen: speed and deficit, (masses, 2, angles).
+        offs: distances from the antipode at the start, (offs,).
+        waits: measured waiting times, (offs,).
+    """
     result = []
     for eps, (speed, gap) in zip(EPSILONS, seen, strict=True):
-        example = near_dirac(eps)
-        far = wasserstein(example, Tokens(example.x[:1])).value
+        example = tkf.theory.near_dirac(eps)
+        far = tkf.wasserstein(example, tkf.Tokens(example.x[:1])).value
         push = np.exp(BETA * np.cos(theta)) * np.sin(theta)
         formula = np.sqrt(eps * (1 - eps)) * np.abs(push)
         result += [
             near(f"speed at θ = π, ε = {eps:g}", speed[-1], 0.0, EXAMPLE, absolute=1e-15),
-            near(f"deficit at θ = π, ε = {eps:g}", gap[-1], near_dirac_deficit(eps, BETA), EXAMPLE,
-                 relative=1e-10),
+            near(
+                f"deficit at θ = π, ε = {eps:g}",
+                gap[-1],
+                tkf.theory.near_dirac_deficit(eps, BETA),
+                EXAMPLE,
+                relative=1e-10,
+            ),
             near(f"W2 to the Dirac, ε = {eps:g}", far, np.pi * np.sqrt(eps), EXAMPLE, relative=1e-9),
-            near(f"speed at all angles, greatest gap, ε = {eps:g}",
-                 float(np.max(np.abs(speed - formula))), 0.0,
-                 "two atoms: √(ε(1−ε)) e^(β cosθ) sinθ", absolute=1e-12),
-        ]  # fmt: skip
+            near(
+                f"speed at all angles, greatest gap, ε = {eps:g}",
+                float(np.max(np.abs(speed - formula))),
+                0.0,
+                "two atoms: √(ε(1−ε)) e^(β cosθ) sinθ",
+                absolute=1e-12,
+            ),
+        ]
     return result + [
-        near(f"waiting time, off by {off:.0e}", wait, waiting_time(float(off)),
-             "quadrature of θ' = −e^(β cosθ) sinθ", relative=1e-8)
+        near(
+            f"waiting time, off by {off:.0e}",
+            wait,
+            waiting_time(float(off)),
+            "quadrature of θ' = −e^(β cosθ) sinθ",
+            relative=1e-8,
+        )
         for off, wait in zip(offs, waits, strict=True)
-    ]  # fmt: skip
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(theta: np.ndarray, seen: np.ndarray, offs: np.ndarray, waits: np.ndarray) -> Figure:
-    """Deficit against speed as θ goes from 0 to π, and how long the light atom waits."""
+    """Deficit against speed as θ goes from 0 to π, and how long the light atom waits.
+
+    Args:
+        theta: angles of the light atom, (angles,).
+        seen: speed and deficit, (masses, 2, angles).
+        offs: distances from the antipode at the start, (offs,).
+        waits: measured waiting times, (offs,).
+    """
     drawing = Figure(figsize=(10.4, 4.9), layout="constrained")
     left, right = drawing.subplots(1, 2)
-    for eps, (speed, gap), colour, dash in zip(EPSILONS, seen, figures.PALETTE, figures.DASHES, strict=False):
-        left.loglog(np.maximum(speed, 1e-6), gap, color=colour, linestyle=dash,
-                    label=f"ε = {eps:g}\nW2 ≤ {np.pi * np.sqrt(eps):.2g}")  # fmt: skip
+    for eps, (speed, gap), colour, dash in zip(
+        EPSILONS, seen, tkf.figures.PALETTE, tkf.figures.DASHES, strict=False
+    ):
+        left.loglog(
+            np.maximum(speed, 1e-6),
+            gap,
+            color=colour,
+            linestyle=dash,
+            label=f"ε = {eps:g}\nW2 ≤ {np.pi * np.sqrt(eps):.2g}",
+        )
         left.plot(1.2e-6, gap[-1], "<", color=colour, markersize=7, clip_on=False)
     reach = np.array([1e-6, 2.0])
-    left.plot(reach, reach**2 / pl_constant(np.pi / 4, BETA), color="0.1", linestyle=(0, (3, 2)),
-              linewidth=1.2, label="‖v‖² = λ1 · deficit,\non caps of angle π/4")  # fmt: skip
+    left.plot(
+        reach,
+        reach**2 / tkf.theory.pl_constant(np.pi / 4, BETA),
+        color="0.1",
+        linestyle=(0, (3, 2)),
+        linewidth=1.2,
+        label="‖v‖² = λ1 · deficit,\non caps of angle π/4",
+    )
     left.set(xlabel="‖v‖", ylabel="E_max − E", xlim=(1e-6, 2), ylim=(1e-9, 3))
     left.set_title("two atoms, θ from 0 to π (triangles: θ = π, ‖v‖ = 0)", loc="left", fontsize=11)
     handles, labels = left.get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=9.5, columnspacing=1.4)
-    right.semilogx(offs, waits, "o", color=figures.PALETTE[0], markersize=7, label="run")
+    right.semilogx(offs, waits, "o", color=tkf.figures.PALETTE[0], markersize=7, label="run")
     fine = np.logspace(np.log10(offs.min()), np.log10(offs.max()), 60)
-    right.semilogx(fine, [waiting_time(o) for o in fine], color="0.1", linestyle=(0, (3, 2)), linewidth=1.2,
-                   label="quadrature; slope e^β per e-fold")  # fmt: skip
+    right.semilogx(
+        fine,
+        [waiting_time(o) for o in fine],
+        color="0.1",
+        linestyle=(0, (3, 2)),
+        linewidth=1.2,
+        label="quadrature; slope e^β per e-fold",
+    )
     right.set(xlabel="π − θ at the start", ylabel="time until θ = π/2", ylim=(0, None))
     right.legend(loc="lower left")
     return drawing

@@ -21,12 +21,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from tokenfield import figures
+import tokenfield as tkf
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
-from tokenfield.sweep import pairs
-from tokenfield.sweep.pairs import MET
-from tokenfield.theory.reductions import equiangular, lorentz
+from tokenfield.sweeps import pairs
+from tokenfield.sweeps.pairs import MET
 
 #: Tokens per system; step of the Runge–Kutta formula; steps per saved time.
 N, STEP, STRIDE = 32, 0.1, 2
@@ -35,7 +34,7 @@ LAST = 30.0
 HIGH = 1024
 
 
-class Diagram(NamedTuple):
+class MeetingDiagram(NamedTuple):
     """Share of pairs that have met, (betas, times)."""
 
     betas: np.ndarray
@@ -50,14 +49,23 @@ def shares(
     step: float = STEP,
     stride: int = STRIDE,
     merge: bool = True,
-) -> Diagram:
-    """What cells of the sweep compute, for given systems: the share at the times 0, stride·step, …, by β."""
+) -> MeetingDiagram:
+    """What cells of the sweep compute, for given systems: the share of pairs that have met, by β.
+
+    Args:
+        theta0: angles at the start, (n, systems).
+        betas: inverse temperatures, (betas,).
+        saves: saved times after 0.
+        step: of the Runge–Kutta formula.
+        stride: steps per saved time.
+        merge: whether tokens that are together go on as one.
+    """
     with ThreadPoolExecutor(pairs.threads()) as pool:
         rows = [
             np.concatenate(list(pairs.parts(pool, theta0, float(beta), saves, step, stride, merge)))
             for beta in betas
         ]
-    return Diagram(np.asarray(betas), stride * step * np.arange(saves + 1), np.stack(rows))
+    return MeetingDiagram(np.asarray(betas), stride * step * np.arange(saves + 1), np.stack(rows))
 
 
 def any_dimension(
@@ -66,10 +74,17 @@ def any_dimension(
     saves: int,
     step: float = STEP,
     stride: int = STRIDE,
-) -> Diagram:
+) -> MeetingDiagram:
     """The same for tokens in R^d, by their inner products G, which do not ask what d is.
 
     With the softmax weights P of the rows, G' = PG + (PG)ᵀ − (r_i + r_j)G, r_i = Σ_j P_ij G_ij.
+
+    Args:
+        x: tokens at the start, (systems, n, d).
+        betas: inverse temperatures, (betas,).
+        saves: saved times after 0.
+        step: of the Runge–Kutta formula.
+        stride: steps per saved time.
     """
     G = np.repeat((x @ np.swapaxes(x, 1, 2))[None], len(betas), axis=0)
     off = ~np.eye(x.shape[1], dtype=bool)
@@ -89,7 +104,7 @@ def any_dimension(
             k3 = slope(G + step / 2 * k2)
             G = G + step / 6 * (k1 + 2 * k2 + 2 * k3 + slope(G + step * k3))
         share.append(np.mean(G[..., off] >= 1 - MET, axis=(1, 2)))
-    return Diagram(betas, stride * step * np.arange(saves + 1), np.stack(share, axis=1))
+    return MeetingDiagram(betas, stride * step * np.arange(saves + 1), np.stack(share, axis=1))
 
 
 def equiangular_times(betas: np.ndarray) -> np.ndarray:
@@ -97,13 +112,13 @@ def equiangular_times(betas: np.ndarray) -> np.ndarray:
     ts = np.linspace(0, 2 * LAST, 2401)
     found = []
     for beta in betas:
-        rho = equiangular(ts, N, float(beta), 0.0)
+        rho = tkf.theory.equiangular(ts, N, float(beta), 0.0)
         k = int(np.searchsorted(rho, 1 - MET))
         found.append(np.interp(1 - MET, rho[k - 1 : k + 1], ts[k - 1 : k + 1]) if 0 < k < len(ts) else np.inf)
     return np.array(found)
 
 
-def half_times(diagram: Diagram) -> np.ndarray:
+def half_times(diagram: MeetingDiagram) -> np.ndarray:
     """When half of the pairs have met, for every β."""
     found = []
     for row in diagram.share:
@@ -113,7 +128,13 @@ def half_times(diagram: Diagram) -> np.ndarray:
 
 
 def random_tokens(systems: int, d: int, key: int) -> np.ndarray:
-    """Uniform tokens on the sphere of R^d, (systems, n, d)."""
+    """Uniform tokens on the sphere of R^d, (systems, n, d).
+
+    Args:
+        systems: how many systems.
+        d: dimension of the surrounding space.
+        key: seed.
+    """
     x = np.random.default_rng(key).normal(size=(systems, N, d))
     return x / np.linalg.norm(x, axis=2, keepdims=True)
 
@@ -130,24 +151,36 @@ def grids(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        swept: datasets of the declared sweeps, by name.
+    """
     found = swept["circle"]
     systems = int(json.loads(found.attrs["declaration"])["pairs"]["systems"])
     betas, saves = found.beta.values, round(LAST / (STRIDE * STEP))
-    flat = Diagram(betas, found.time.values, found.share.transpose("beta", "time").values)
+    flat = MeetingDiagram(betas, found.time.values, found.share.transpose("beta", "time").values)
     progress(0.0, f"d = {HIGH}")
     cold = np.arange(0.5, 9.1, 0.5 if quick else 0.25)
     high = any_dimension(random_tokens(1 if quick else 4, HIGH, key=1), cold, saves)
     progress(0.75, "β = 0 exactly")
     boosted = exact_at_zero(pairs.start(systems, 0, N)[:, :32])
     data = xr.Dataset(
-        {"share": (("beta", "time"), flat.share), "share_high": (("beta_high", "time"), high.share),
-         "equiangular": ("beta", equiangular_times(betas))},
+        {
+            "share": (("beta", "time"), flat.share),
+            "share_high": (("beta_high", "time"), high.share),
+            "equiangular": ("beta", equiangular_times(betas)),
+        },
         {"beta": betas, "time": flat.ts, "beta_high": cold},
-    )  # fmt: skip
-    rows = [{"beta": b, "half met, d = 2": h, "equiangular": e, "share at the end": s}
-            for b, h, e, s in zip(betas, half_times(flat), equiangular_times(betas), flat.share[:, -1],
-                                  strict=True)]  # fmt: skip
+    )
+    rows = [
+        {"beta": b, "half met, d = 2": h, "equiangular": e, "share at the end": s}
+        for b, h, e, s in zip(
+            betas, half_times(flat), equiangular_times(betas), flat.share[:, -1], strict=True
+        )
+    ]
     return Result(checks(flat, high, boosted, systems), rows, data, figure(flat, high, systems))
 
 
@@ -164,38 +197,73 @@ def exact_at_zero(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ts = np.arange(6) * 2.0
     exact = []
     for row in theta.T:
-        x = lorentz(np.stack([np.cos(row), np.sin(row)], axis=1), np.full(N, 1 / N), ts)
+        x = tkf.theory.lorentz(np.stack([np.cos(row), np.sin(row)], axis=1), np.full(N, 1 / N), ts)
         g = x @ np.swapaxes(x, 1, 2)
         exact.append(np.mean(g[:, ~np.eye(N, dtype=bool)] >= 1 - MET, axis=1))
     carried = shares(theta, np.zeros(1), 50).share[0, ::10]
     return carried, np.mean(exact, axis=0)
 
 
-def checks(flat: Diagram, high: Diagram, boosted: tuple[np.ndarray, np.ndarray], systems: int) -> list[Check]:
-    """Shares at the start and at β = 0; the end at small β; the equiangular curve in high dimension."""
+def checks(
+    flat: MeetingDiagram, high: MeetingDiagram, boosted: tuple[np.ndarray, np.ndarray], systems: int
+) -> list[Check]:
+    """Shares at the start and at β = 0; the end at small β; the equiangular curve in high dimension.
+
+    Args:
+        flat: the diagram on the circle.
+        high: that in high dimension.
+        boosted: shares at β = 0, carried and exact, (times,) each.
+        systems: how many systems the first diagram has.
+    """
     chance = np.arccos(1 - MET) / np.pi
     noise = np.sqrt(chance * (1 - chance) / (systems * N * (N - 1) / 2))
     result = [
-        near("share of pairs met at the start, d = 2", flat.share[0, 0], chance,
-             "uniform angles: arccos(1 − 10⁻³)/π, four standard errors", absolute=4 * noise),
-        near("share at β = 0 against the Lorentz boost, greatest gap",
-             float(np.max(np.abs(boosted[0] - boosted[1]))), 0.0, "theory §4: β = 0", absolute=1e-3),
-        near(f"share at t = {LAST:g}, β = {flat.betas[0]:g}, d = 2", flat.share[0, -1], 1.0,
-             f"{shared.PAPER}, Theorem 2.4 (small β)", absolute=0.01),
-    ]  # fmt: skip
+        near(
+            "share of pairs met at the start, d = 2",
+            flat.share[0, 0],
+            chance,
+            "uniform angles: arccos(1 − 10⁻³)/π, four standard errors",
+            absolute=4 * noise,
+        ),
+        near(
+            "share at β = 0 against the Lorentz boost, greatest gap",
+            float(np.max(np.abs(boosted[0] - boosted[1]))),
+            0.0,
+            "theory §4: β = 0",
+            absolute=1e-3,
+        ),
+        near(
+            f"share at t = {LAST:g}, β = {flat.betas[0]:g}, d = 2",
+            flat.share[0, -1],
+            1.0,
+            f"{shared.PAPER}, Theorem 2.4 (small β)",
+            absolute=0.01,
+        ),
+    ]
     curve = equiangular_times(high.betas)
     halves = half_times(high)
     shown = [k for k, beta in enumerate(high.betas) if beta in (0.5, 1.0, 2.0, 3.0, 4.0)]
     return result + [
-        near(f"time at which half of the pairs have met, d = {HIGH}, β = {high.betas[k]:g}", halves[k],
-             curve[k], "theory §4: equiangular tokens, ρ_0 = 0", relative=0.05)
+        near(
+            f"time at which half of the pairs have met, d = {HIGH}, β = {high.betas[k]:g}",
+            halves[k],
+            curve[k],
+            "theory §4: equiangular tokens, ρ_0 = 0",
+            relative=0.05,
+        )
         for k in shown
-    ]  # fmt: skip
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
-def figure(flat: Diagram, high: Diagram, systems: int) -> Figure:
-    """Time to the right, β upwards, the share as colour; d = 2 and high dimension side by side."""
+@matplotlib.rc_context(tkf.figures.STYLE)
+def figure(flat: MeetingDiagram, high: MeetingDiagram, systems: int) -> Figure:
+    """Time to the right, β upwards, the share as colour; d = 2 and high dimension side by side.
+
+    Args:
+        flat: the diagram on the circle.
+        high: that in high dimension.
+        systems: how many systems the first diagram has.
+    """
     drawing = Figure(figsize=(10.6, 4.6), layout="constrained")
     left, right = drawing.subplots(1, 2, sharey=True)
     image = _draw(left, flat, f"d = 2, {systems} systems")
@@ -207,12 +275,20 @@ def figure(flat: Diagram, high: Diagram, systems: int) -> Figure:
     return drawing
 
 
-def _draw(ax: Axes, diagram: Diagram, title: str) -> QuadMesh:
-    image = ax.pcolormesh(diagram.ts, diagram.betas, diagram.share, cmap="viridis", vmin=0, vmax=1,
-                          shading="nearest", rasterized=True)  # fmt: skip
+def _draw(ax: Axes, diagram: MeetingDiagram, title: str) -> QuadMesh:
+    image = ax.pcolormesh(
+        diagram.ts,
+        diagram.betas,
+        diagram.share,
+        cmap="viridis",
+        vmin=0,
+        vmax=1,
+        shading="nearest",
+        rasterized=True,
+    )
     betas = np.linspace(diagram.betas[0], diagram.betas[-1], 60)
     ax.plot(equiangular_times(betas), betas, color="white", linewidth=3.2)
-    ax.plot(equiangular_times(betas), betas, color=figures.PALETTE[1], linewidth=1.8, label="equiangular")
+    ax.plot(equiangular_times(betas), betas, color=tkf.figures.PALETTE[1], linewidth=1.8, label="equiangular")
     ax.set(xlim=(0, LAST), ylim=(diagram.betas[0], diagram.betas[-1]), xlabel="t")
     ax.set_title(f"{title}, n = {N}", loc="left")
     return image

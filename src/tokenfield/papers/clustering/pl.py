@@ -16,12 +16,10 @@ from jax import lax
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
-from tokenfield import figures
-from tokenfield.diagnostics.energy import deficit
+import tokenfield as tkf
+from tokenfield.measure.energy import deficit
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, at_most, near
-from tokenfield.theory.clustering import pl_bound, pl_constant
-from tokenfield.tokens import Tokens
 
 THEOREM = f"{shared.PAPER}, Theorem 2.3 (theory §3.7, constants reconstructed)"
 #: Tokens of a random law, and of one that is optimised.
@@ -31,7 +29,7 @@ DESCENT = 500
 ANGLES, BETAS, DIMENSIONS = (0.2, 0.5, np.pi / 4), (0.25, 1.0, 4.0), (2, 3, 5)
 
 
-class Case(NamedTuple):
+class PLCase(NamedTuple):
     """A cap and a temperature, with the ratios of random laws and the least one found by optimising."""
 
     d: int
@@ -47,8 +45,14 @@ class Case(NamedTuple):
 
 
 def log_ratio(x: Float[Array, "n d"], weights: Float[Array, "n"], beta: Float[Array, ""]) -> Float[Array, ""]:
-    """log of ∫|v|²dμ/(E_max − E)."""
-    tokens = Tokens(x, weights)
+    """log of ∫|v|²dμ/(E_max − E).
+
+    Args:
+        x: tokens, (n, d).
+        weights: their weights, (n,).
+        beta: inverse temperature.
+    """
+    tokens = tkf.Tokens(x, weights)
     v = shared.usa(beta, x.shape[1]).velocity(tokens)
     return jnp.log(jnp.sum(tokens.weights * jnp.sum(v * v, axis=1))) - jnp.log(deficit(tokens, beta))
 
@@ -63,7 +67,15 @@ def on_cap(polar: Float[Array, "*k n"], across: Float[Array, "*k n e"]) -> Float
 
 
 def sampled(d: int, angle: float, beta: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Ratios of random laws: some fill the cap, some lie near its rim; weights from even to very uneven."""
+    """Ratios of random laws: some fill the cap, some lie near its rim; weights from even to very uneven.
+
+    Args:
+        d: dimension of the surrounding space.
+        angle: of the cap.
+        beta: inverse temperature.
+        count: how many laws.
+        rng: source of random numbers.
+    """
     power = rng.choice([0.05, 0.3, 1.0], size=(count, 1))
     polar = angle * rng.uniform(size=(count, MANY)) ** power
     x = on_cap(jnp.asarray(polar), jnp.asarray(rng.normal(size=(count, MANY, d - 1))))
@@ -108,7 +120,15 @@ _descend_all = jax.jit(jax.vmap(_descend, in_axes=(0, None, None)))
 
 
 def optimised(d: int, angle: float, beta: float, starts: int, rng: np.random.Generator) -> float:
-    """The least ratio of four weighted tokens that descents from many random starts find."""
+    """The least ratio of four weighted tokens that descents from many random starts find.
+
+    Args:
+        d: dimension of the surrounding space.
+        angle: of the cap.
+        beta: inverse temperature.
+        starts: how many descents.
+        rng: source of random numbers.
+    """
     drawn = jnp.asarray(rng.normal(size=(starts, FEW, d + 1)))
     ends = _descend_all(drawn, jnp.asarray(angle), jnp.asarray(beta))
     x, w = jax.vmap(placed, in_axes=(0, None))(ends, jnp.asarray(angle))
@@ -123,20 +143,36 @@ def run(quick: bool, progress: Progress) -> Result:
     for k, (d, angle, beta) in enumerate(cases):
         progress(0.9 * k / len(cases), f"d = {d}, α = {angle:.3g}, β = {beta:g}")
         ratios = sampled(d, angle, beta, count, rng)
-        found.append(Case(d, angle, beta, ratios, optimised(d, angle, beta, starts, rng)))
+        found.append(PLCase(d, angle, beta, ratios, optimised(d, angle, beta, starts, rng)))
     progress(0.9, "a run in a cap")
     ts, gaps = decay()
     data = xr.Dataset(
-        {"ratio": (("case", "sample"), np.stack([c.ratios for c in found])),
-         "least": ("case", [c.least for c in found]),
-         "lambda1": ("case", [pl_constant(c.angle, c.beta) for c in found]),
-         "bound": ("case", [pl_bound(c.angle, c.beta) for c in found]), "deficit": ("time", gaps)},
-        {"d": ("case", [c.d for c in found]), "angle": ("case", [c.angle for c in found]),
-         "beta": ("case", [c.beta for c in found]), "time": ts},
-    )  # fmt: skip
-    rows = [{"d": c.d, "angle": c.angle, "beta": c.beta, "least of random": float(c.ratios.min()),
-             "least of optimised": c.least, "lambda1": pl_constant(c.angle, c.beta),
-             "lambda*": pl_bound(c.angle, c.beta)} for c in found]  # fmt: skip
+        {
+            "ratio": (("case", "sample"), np.stack([c.ratios for c in found])),
+            "least": ("case", [c.least for c in found]),
+            "lambda1": ("case", [tkf.theory.pl_constant(c.angle, c.beta) for c in found]),
+            "bound": ("case", [tkf.theory.pl_bound(c.angle, c.beta) for c in found]),
+            "deficit": ("time", gaps),
+        },
+        {
+            "d": ("case", [c.d for c in found]),
+            "angle": ("case", [c.angle for c in found]),
+            "beta": ("case", [c.beta for c in found]),
+            "time": ts,
+        },
+    )
+    rows = [
+        {
+            "d": c.d,
+            "angle": c.angle,
+            "beta": c.beta,
+            "least of random": float(c.ratios.min()),
+            "least of optimised": c.least,
+            "lambda1": tkf.theory.pl_constant(c.angle, c.beta),
+            "lambda*": tkf.theory.pl_bound(c.angle, c.beta),
+        }
+        for c in found
+    ]
     return Result(checks(found, ts, gaps), rows, data, figure(found, ts, gaps))
 
 
@@ -150,45 +186,95 @@ def decay() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     x = on_cap(jnp.full(MANY, np.pi / 4), jnp.asarray(rng.normal(size=(MANY, 2))))
     ts = np.linspace(0, 3, 61)
-    run = shared.run(shared.usa(1.0, 3), Tokens(x, rng.dirichlet(np.ones(MANY))), ts)
+    run = shared.run(shared.usa(1.0, 3), tkf.Tokens(x, rng.dirichlet(np.ones(MANY))), ts)
     return ts, run.measure(lambda tokens: deficit(tokens, 1.0))
 
 
-def checks(found: list[Case], ts: np.ndarray, gaps: np.ndarray) -> list[Check]:
-    """Nothing below λ1; nothing below λ*, and the optimum at λ*, for every case; the run in the cap."""
-    over = [float(c.ratios.min()) / pl_constant(c.angle, c.beta) for c in found]
-    above = [min(float(c.ratios.min()), c.least) / pl_bound(c.angle, c.beta) for c in found]
-    bound = gaps[0] * np.exp(-pl_constant(np.pi / 4, 1.0) * ts)
+def checks(found: list[PLCase], ts: np.ndarray, gaps: np.ndarray) -> list[Check]:
+    """Nothing below λ1; nothing below λ*, and the optimum at λ*, for every case; the run in the cap.
+
+    Args:
+        found: the cases.
+        ts: times of the run in the cap, (times,).
+        gaps: its deficit, (times,).
+    """
+    over = [float(c.ratios.min()) / tkf.theory.pl_constant(c.angle, c.beta) for c in found]
+    above = [min(float(c.ratios.min()), c.least) / tkf.theory.pl_bound(c.angle, c.beta) for c in found]
+    bound = gaps[0] * np.exp(-tkf.theory.pl_constant(np.pi / 4, 1.0) * ts)
     late = (gaps < 1e-4) & (gaps > 1e-10)
     rate = -np.polyfit(ts[late], np.log(gaps[late]), 1)[0]
     return [
         at_least("least ratio / λ1 over all samples", min(over), 1.0, THEOREM),
         at_least("least ratio / λ* over all laws", min(above), 1 - 1e-9, "theory §3.7: λ* conjectured sharp"),
-        *(near(f"least optimised ratio / λ*, {c.label}", c.least / pl_bound(c.angle, c.beta), 1.0,
-               "theory §3.7: two tokens at the angle 2α", absolute=1e-3) for c in found),
-        at_most("greatest deficit / its bound D_0 e^(−λ1 t) in a run", float(np.max(gaps / bound)), 1 + 1e-12,
-                f"{THEOREM}: consequence"),
-        near("rate of the deficit in the end of the run", rate, 2 * np.e, "theory §3.7: λ* → 2e^β as α → 0",
-             relative=0.01),
-    ]  # fmt: skip
+        *(
+            near(
+                f"least optimised ratio / λ*, {c.label}",
+                c.least / tkf.theory.pl_bound(c.angle, c.beta),
+                1.0,
+                "theory §3.7: two tokens at the angle 2α",
+                absolute=1e-3,
+            )
+            for c in found
+        ),
+        at_most(
+            "greatest deficit / its bound D_0 e^(−λ1 t) in a run",
+            float(np.max(gaps / bound)),
+            1 + 1e-12,
+            f"{THEOREM}: consequence",
+        ),
+        near(
+            "rate of the deficit in the end of the run",
+            rate,
+            2 * np.e,
+            "theory §3.7: λ* → 2e^β as α → 0",
+            relative=0.01,
+        ),
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
-def figure(found: list[Case], ts: np.ndarray, gaps: np.ndarray) -> Figure:
-    """Ratios over λ1 by case, random laws as clouds and the optimised as bars; the deficit of a run."""
+@matplotlib.rc_context(tkf.figures.STYLE)
+def figure(found: list[PLCase], ts: np.ndarray, gaps: np.ndarray) -> Figure:
+    """Ratios over λ1 by case, random laws as clouds and the optimised as bars; the deficit of a run.
+
+    Args:
+        found: the cases.
+        ts: times of the run in the cap, (times,).
+        gaps: its deficit, (times,).
+    """
     drawing = Figure(figsize=(11.0, 4.8), layout="constrained")
     left, right = drawing.subplots(1, 2, width_ratios=(1.75, 1))
     rng = np.random.default_rng(0)
     for k, c in enumerate(found):
-        colour = figures.PALETTE[DIMENSIONS.index(c.d)]
-        unit = pl_constant(c.angle, c.beta)
+        colour = tkf.figures.PALETTE[DIMENSIONS.index(c.d)]
+        unit = tkf.theory.pl_constant(c.angle, c.beta)
         shown = c.ratios[:400] / unit
-        left.plot(k + rng.uniform(-0.3, 0.3, len(shown)), shown, ".", color=colour, markersize=2.5, alpha=0.5,
-                  markeredgewidth=0, rasterized=True)  # fmt: skip
-        left.plot([k - 0.42, k + 0.42], [pl_bound(c.angle, c.beta) / unit] * 2, color="0.1", linewidth=1.2,
-                  linestyle=(0, (3, 1.5)), label="λ*, conjectured" if k == 0 else None)  # fmt: skip
-        left.plot(k, c.least / unit, "v", color="0.1", markersize=5, markerfacecolor=colour,
-                  label="least, optimised" if k == 0 else None)  # fmt: skip
+        left.plot(
+            k + rng.uniform(-0.3, 0.3, len(shown)),
+            shown,
+            ".",
+            color=colour,
+            markersize=2.5,
+            alpha=0.5,
+            markeredgewidth=0,
+            rasterized=True,
+        )
+        left.plot(
+            [k - 0.42, k + 0.42],
+            [tkf.theory.pl_bound(c.angle, c.beta) / unit] * 2,
+            color="0.1",
+            linewidth=1.2,
+            linestyle=(0, (3, 1.5)),
+            label="λ*, conjectured" if k == 0 else None,
+        )
+        left.plot(
+            k,
+            c.least / unit,
+            "v",
+            color="0.1",
+            markersize=5,
+            markerfacecolor=colour,
+            label="least, optimised" if k == 0 else None,
+        )
     left.axhline(1, color="0.1", linewidth=1.4, label="λ1, proven")
     left.set_yscale("log")
     left.set(ylabel="‖v‖² / (deficit · λ1)", xlim=(-0.7, len(found) - 0.3))
@@ -196,9 +282,11 @@ def figure(found: list[Case], ts: np.ndarray, gaps: np.ndarray) -> Figure:
     left.set_xticks(range(len(found)), names, rotation=90, fontsize=8)
     left.set_xlabel("α, β;   " + "   ".join(f"d = {d}" for d in DIMENSIONS) + "   from left to right")
     left.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.12))
-    right.semilogy(ts, gaps, color=figures.PALETTE[0], label="run, d = 3, α = π/4, β = 1")
-    for rate, name, dash in ((pl_constant(np.pi / 4, 1.0), "D₀ e^(−λ1 t)", (0, (3, 2))),
-                             (pl_bound(np.pi / 4, 1.0), "D₀ e^(−λ* t)", (0, (1, 2)))):  # fmt: skip
+    right.semilogy(ts, gaps, color=tkf.figures.PALETTE[0], label="run, d = 3, α = π/4, β = 1")
+    for rate, name, dash in (
+        (tkf.theory.pl_constant(np.pi / 4, 1.0), "D₀ e^(−λ1 t)", (0, (3, 2))),
+        (tkf.theory.pl_bound(np.pi / 4, 1.0), "D₀ e^(−λ* t)", (0, (1, 2))),
+    ):
         right.semilogy(
             ts, gaps[0] * np.exp(-rate * ts), color="0.1", linestyle=dash, linewidth=1.2, label=name
         )

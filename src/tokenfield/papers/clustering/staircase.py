@@ -15,15 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import integrate
 
-from tokenfield import figures, initial
-from tokenfield.diagnostics.clusters import clusters
-from tokenfield.diagnostics.energy import log_energy
-from tokenfield.diagnostics.merge_tree import MergeTree, track
+import tokenfield as tkf
+from tokenfield.measure.merge_tree import MergeTree, track
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, at_least, near
-from tokenfield.simulate import log_times, simulate
-from tokenfield.solvers import Adaptive
-from tokenfield.trajectory import Trajectory
 
 METASTABLE = "E ≈ (e^β/2β)Σw² of the clusters' masses (theory §3.1)"
 REDUCED = "clusters as weighted tokens, their equation (theory §1) by SciPy"
@@ -37,7 +32,7 @@ class Climb(NamedTuple):
     """A run to the last merger: β, the run, log(E/E_max) over time, and the tree of its clusters."""
 
     beta: float
-    run: Trajectory
+    run: tkf.Trajectory
     log_share: np.ndarray
     tree: MergeTree
 
@@ -52,12 +47,24 @@ class Plateau(NamedTuple):
 
 
 def climb(beta: float, n: int, key: int = 0) -> Climb:
-    """Softmax on the circle from n random tokens until long after clusters at any angle must have met."""
+    """Softmax on the circle from n random tokens until long after clusters at any angle must have met.
+
+    Args:
+        beta: inverse temperature.
+        n: tokens.
+        key: seed of the tokens.
+    """
     last = 30 * np.exp(2 * beta)
-    ts = log_times(0.1, last, int(PER_DECADE * np.log10(last / 0.1)))
-    run = simulate(shared.softmax(beta), initial.uniform(n, 2, key), ts, Adaptive(rtol=1e-8, atol=1e-10),
-                   "direct", measure={"log_energy": lambda tokens: log_energy(tokens, beta)},
-                   merge_angle=MERGE)  # fmt: skip
+    ts = tkf.log_times(0.1, last, int(PER_DECADE * np.log10(last / 0.1)))
+    run = tkf.simulate(
+        shared.softmax(beta),
+        tkf.initial.uniform(n, 2, key),
+        ts,
+        tkf.Adaptive(rtol=1e-8, atol=1e-10),
+        "direct",
+        measure={"log_energy": lambda tokens: tkf.log_energy(tokens, beta)},
+        merge_angle=MERGE,
+    )
     share = np.asarray(run.measured["log_energy"]) - (beta - np.log(2 * beta))
     return Climb(beta, run, share, track(run, LINK))
 
@@ -73,7 +80,7 @@ def plateaus(found: Climb) -> list[Plateau]:
     for first, stop in zip(np.append(0, cuts), np.append(cuts, len(ts)), strict=True):
         last = stop - 1
         if counts[first] > 1 and first > 0 and stop < len(ts) and ts[last] >= LONG * ts[first]:
-            here = clusters(found.run.tokens(int(first)), LINK).centres
+            here = tkf.clusters(found.run.tokens(int(first)), LINK).centres
             theta = shared.angles(np.asarray(here.x))
             if _least_gap(np.sort(theta)) < found.beta**-0.5:
                 continue
@@ -87,7 +94,14 @@ def _least_gap(theta: np.ndarray) -> float:
 
 
 def next_merger(theta: np.ndarray, masses: np.ndarray, beta: float, last: float) -> float:
-    """Time in which two of some weighted softmax tokens at the angles theta come within `LINK`."""
+    """Time in which two of some weighted softmax tokens come within `LINK`.
+
+    Args:
+        theta: angles, (k,).
+        masses: of the clusters, (k,).
+        beta: inverse temperature.
+        last: time after which nothing is waited for: the result is infinite then.
+    """
     theta, order = np.sort(theta), np.argsort(theta)
     w = masses[order]
 
@@ -113,11 +127,12 @@ def run(quick: bool, progress: Progress) -> Result:
         found.append(climb(beta, 200))
     variables = {}
     for k, each in enumerate(found):
-        variables |= {f"time_{k}": (f"time_{k}", each.tree.ts),
-                      f"log_share_of_energy_{k}": (f"time_{k}", each.log_share),
-                      f"clusters_{k}": (f"time_{k}", each.tree.counts),
-                      f"angles_{k}": ((f"time_{k}", "token"),
-                                      shared.angles(np.asarray(each.run.x)))}  # fmt: skip
+        variables |= {
+            f"time_{k}": (f"time_{k}", each.tree.ts),
+            f"log_share_of_energy_{k}": (f"time_{k}", each.log_share),
+            f"clusters_{k}": (f"time_{k}", each.tree.counts),
+            f"angles_{k}": ((f"time_{k}", "token"), shared.angles(np.asarray(each.run.x))),
+        }
     data = xr.Dataset(variables, attrs={f"beta_{k}": each.beta for k, each in enumerate(found)})
     checked = [check for each in found for check in checks(each)]
     return Result(checked, [row for each in found for row in _rows(each)], data, figure(found))
@@ -132,38 +147,57 @@ def checks(found: Climb) -> list[Check]:
     """The energy never falls; the height of every long step, and when it ends; one cluster in the end."""
     label, ts = f"β = {found.beta:g}", found.tree.ts
     result = [
-        at_least(f"least change of log E between saved times, {label}",
-                 float(np.min(np.diff(found.log_share))), -1e-9,
-                 f"{shared.PAPER}: E grows (theory §3.1); rounding and merging allowed"),
-        near(f"clusters in the end, {label}", int(found.tree.counts[-1]), 1,
-             f"{shared.PAPER}: no other maxima"),
-        near(f"log E/E_max in the end, {label}", float(found.log_share[-1]), 0.0, "theory §3.1",
-             absolute=1e-9),
-    ]  # fmt: skip
+        at_least(
+            f"least change of log E between saved times, {label}",
+            float(np.min(np.diff(found.log_share))),
+            -1e-9,
+            f"{shared.PAPER}: E grows (theory §3.1); rounding and merging allowed",
+        ),
+        near(
+            f"clusters in the end, {label}", int(found.tree.counts[-1]), 1, f"{shared.PAPER}: no other maxima"
+        ),
+        near(
+            f"log E/E_max in the end, {label}", float(found.log_share[-1]), 0.0, "theory §3.1", absolute=1e-9
+        ),
+    ]
     for step in plateaus(found):
         count = len(step.masses)
         middle = (step.first + step.last) // 2
         waited = next_merger(step.angles, step.masses, found.beta, 10 * ts[-1])
         result += [
-            near(f"E/E_max with {count} clusters, {label}", float(np.exp(found.log_share[middle])),
-                 float(np.sum(step.masses**2)), METASTABLE, relative=0.02),
-            near(f"log10 of the end of {count} clusters, {label}",
-                 float(np.log10(ts[step.last] * ts[step.last + 1]) / 2),
-                 float(np.log10(ts[step.first] + waited)), REDUCED, absolute=1 / PER_DECADE),
-        ]  # fmt: skip
+            near(
+                f"E/E_max with {count} clusters, {label}",
+                float(np.exp(found.log_share[middle])),
+                float(np.sum(step.masses**2)),
+                METASTABLE,
+                relative=0.02,
+            ),
+            near(
+                f"log10 of the end of {count} clusters, {label}",
+                float(np.log10(ts[step.last] * ts[step.last + 1]) / 2),
+                float(np.log10(ts[step.first] + waited)),
+                REDUCED,
+                absolute=1 / PER_DECADE,
+            ),
+        ]
     return result
 
 
 def _rows(found: Climb) -> list[Row]:
     return [
-        {"beta": found.beta, "after": merge.after, "by": merge.time, "parts": len(merge.parts),
-         "mass": float(found.tree.weights[merge.into]),
-         "clusters left": int(found.tree.counts[np.searchsorted(found.tree.ts, merge.time)])}
+        {
+            "beta": found.beta,
+            "after": merge.after,
+            "by": merge.time,
+            "parts": len(merge.parts),
+            "mass": float(found.tree.weights[merge.into]),
+            "clusters left": int(found.tree.counts[np.searchsorted(found.tree.ts, merge.time)]),
+        }
         for merge in found.tree.merges
-    ]  # fmt: skip
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(found: list[Climb]) -> Figure:
     """Above the energy with the predicted steps, below the angles of the tokens, both over log time."""
     count = len(found)
@@ -180,11 +214,17 @@ def figure(found: list[Climb]) -> Figure:
 
 def _draw_energy(ax: Axes, each: Climb) -> None:
     ts = each.tree.ts[1:]
-    ax.semilogx(ts, np.exp(each.log_share[1:]), color=figures.PALETTE[0], label="energy")
+    ax.semilogx(ts, np.exp(each.log_share[1:]), color=tkf.figures.PALETTE[0], label="energy")
     for k, step in enumerate(plateaus(each)):
         level = float(np.sum(step.masses**2))
-        ax.plot(each.tree.ts[[step.first, step.last]], [level, level], color="0.1", linestyle=(0, (3, 2)),
-                linewidth=1.3, label="Σw² of the clusters" if k == 0 else None)  # fmt: skip
+        ax.plot(
+            each.tree.ts[[step.first, step.last]],
+            [level, level],
+            color="0.1",
+            linestyle=(0, (3, 2)),
+            linewidth=1.3,
+            label="Σw² of the clusters" if k == 0 else None,
+        )
     for merge in each.tree.merges:
         if merge.time > 3:
             ax.axvline(np.sqrt(merge.after * merge.time), color="0.85", linewidth=0.9, zorder=0)
@@ -195,10 +235,10 @@ def _draw_paths(ax: Axes, each: Climb) -> None:
     ts, theta = each.tree.ts[1:], shared.angles(np.asarray(each.run.x)[1:])
     # a path that crosses from π to −π is cut there
     jump = np.abs(np.diff(theta, axis=0, prepend=theta[:1])) > np.pi
-    ax.semilogx(ts, np.where(jump, np.nan, theta), color=figures.PALETTE[0], linewidth=0.6, alpha=0.5)
+    ax.semilogx(ts, np.where(jump, np.nan, theta), color=tkf.figures.PALETTE[0], linewidth=0.6, alpha=0.5)
     for step in plateaus(each):
         middle = np.sqrt(each.tree.ts[step.first] * each.tree.ts[step.last])
-        now = clusters(each.run.tokens((step.first + step.last) // 2), LINK).centres
+        now = tkf.clusters(each.run.tokens((step.first + step.last) // 2), LINK).centres
         for place, mass in zip(shared.angles(np.asarray(now.x)), np.asarray(now.weights), strict=True):
             ax.annotate(f"{mass:.2f}", (middle, place), ha="center", va="bottom", fontsize=9, color="0.2")
     ax.set(ylim=(-np.pi, np.pi), xlabel="t")

@@ -6,7 +6,7 @@ softmax. The fastest degree, about √β, says how many clusters form first.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -15,14 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy import special
 
-from tokenfield import figures, initial
+import tokenfield as tkf
+from tokenfield.laws.tokens import Tokens
+from tokenfield.models.base import Model
 from tokenfield.papers import declared
 from tokenfield.papers.clustering import shared
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, near
-from tokenfield.theory.clustering import fastest_degree, growth_rate
+from tokenfield.sweeps.grid import Grid
+from tokenfield.sweeps.objects import declare_runs
+from tokenfield.theory.growth import growth_rate
 from tokenfield.theory.inputs import Flow
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
 
 RATES = "theory §3.4: l(l+d−2)λ_l/β, over λ_0 for softmax"
 #: Size of the harmonics at the start.
@@ -45,7 +47,7 @@ class Growth(NamedTuple):
     @property
     def predicted(self) -> np.ndarray:
         """The rates of theory §3.4."""
-        return growth_rate(self.d, self.beta, self.degrees, self.flow)
+        return tkf.theory.growth_rate(self.d, self.beta, self.degrees, self.flow)
 
 
 def harmonics(x: np.ndarray, top: int) -> np.ndarray:
@@ -53,33 +55,60 @@ def harmonics(x: np.ndarray, top: int) -> np.ndarray:
     height, lam = np.clip(x[:, 0], -1, 1), (x.shape[1] - 2) / 2
     if lam == 0:
         return np.stack([np.cos(degree * np.arccos(height)) for degree in range(1, top + 1)])
-    return np.stack([special.eval_gegenbauer(degree, lam, height) / special.eval_gegenbauer(degree, lam, 1.0)
-                     for degree in range(1, top + 1)])  # fmt: skip
+    return np.stack(
+        [
+            special.eval_gegenbauer(degree, lam, height) / special.eval_gegenbauer(degree, lam, 1.0)
+            for degree in range(1, top + 1)
+        ]
+    )
 
 
 def _top(d: int, beta: float) -> int:
     """The highest degree that is measured."""
-    return 2 * fastest_degree(d, beta) + 2
+    return 2 * tkf.theory.fastest_degree(d, beta) + 2
 
 
-def case(d: int, beta: float, flow: Flow, n: int) -> declared.Case:
-    """Harmonics on the uniform law, and a third of the fastest e-folding time."""
+def case(d: int, beta: float, flow: Flow, n: int) -> tuple[Model, Tokens, np.ndarray]:
+    """Harmonics on the uniform law, and a third of the fastest e-folding time.
+
+    Args:
+        d: dimension.
+        beta: inverse temperature.
+        flow: which of the two flows.
+        n: about how many tokens.
+
+    Returns:
+        The model, the tokens (n, d), and the two times.
+    """
     top = _top(d, beta)
-    flat = initial.circle_density(np.ones_like, n) if d == 2 else initial.sphere_density(
-        lambda x: np.ones(len(x)), n, d)  # fmt: skip
+    flat = (
+        tkf.initial.circle_density(np.ones_like, n)
+        if d == 2
+        else tkf.initial.sphere_density(lambda x: np.ones(len(x)), n, d)
+    )
     shapes = harmonics(np.asarray(flat.x), top)
     weights = np.asarray(flat.weights) * (1 + SMALL * shapes.sum(axis=0))
     last = 0.3 / float(np.max(growth_rate(d, beta, np.arange(1, top + 1), flow)))
+    model = shared.softmax(beta, d) if flow == "softmax" else shared.usa(beta, d)
+    return model, Tokens(flat.x, weights / weights.sum()), np.array([0.0, last])
+    last = 0.3 / float(np.max(tkf.theory.growth_rate(d, beta, np.arange(1, top + 1), flow)))
     return {
         "weights": {"identity": d},
         "model": {"kind": flow, "beta": beta},
-        "initial": declared.atoms(Tokens(flat.x, weights / weights.sum())),
+        "initial": declared.atoms(tkf.Tokens(flat.x, weights / weights.sum())),
         "times.at": [0.0, last],
     }
 
 
-def measured(d: int, beta: float, flow: Flow, run: Trajectory) -> Growth:
-    """How fast the harmonics grew."""
+def measured(d: int, beta: float, flow: Flow, run: tkf.Trajectory) -> Growth:
+    """How fast the harmonics grew.
+
+    Args:
+        d: dimension of the surrounding space.
+        beta: inverse temperature.
+        flow: "softmax" or "unnormalised".
+        run: from the perturbed uniform law, at two times.
+    """
     top = _top(d, beta)
     size = [harmonics(np.asarray(run.tokens(k).x), top) @ np.asarray(run.weights) for k in (0, 1)]
     return Growth(d, beta, flow, np.log(size[1] / size[0]) / float(run.snapshot_ts[-1]))
@@ -91,14 +120,26 @@ def _cases(quick: bool) -> list[tuple[int, float, Flow]]:
     return [(d, beta, flow) for d in betas for beta in betas[d] for flow in flows]
 
 
-def grids(quick: bool) -> dict[str, dict[str, Any]]:
+def grids(quick: bool) -> dict[str, Grid]:
     """A run for every dimension, β and flow."""
     cases = [case(*each, 256 if each[0] == 2 else (800 if quick else 1800)) for each in _cases(quick)]
-    return {"growth": shared.declared_runs([0, -1], 1e-12) | {"sweep": declared.together(cases)}}
+    models, tokens, ts = (list(each) for each in zip(*cases, strict=True))
+    solver = shared.solver_of(1e-12)
+    return {
+        "growth": declare_runs(
+            models, tokens, ts, solver, (), snapshots=[0, -1], summation="direct", together=True
+        )
+    }
 
 
 def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        swept: datasets of the declared sweeps, by name.
+    """
     progress(0.0, "harmonics")
     runs = declared.runs(swept["growth"])
     found = [measured(*each, run) for each, run in zip(_cases(quick), runs, strict=True)]
@@ -122,32 +163,50 @@ def checks(found: list[Growth]) -> list[Check]:
         label = f"d = {each.d}, β = {each.beta:g}, {each.flow}"
         # degrees that grow a thousand times slower than the fastest drown in its square
         gap = np.abs(each.rates - each.predicted) / each.predicted.max()
-        result.append(near(f"rates of degrees 1 to {len(each.rates)}, greatest error / fastest, {label}",
-                           float(gap.max()), 0.0, RATES, absolute=1e-4))  # fmt: skip
+        result.append(
+            near(
+                f"rates of degrees 1 to {len(each.rates)}, greatest error / fastest, {label}",
+                float(gap.max()),
+                0.0,
+                RATES,
+                absolute=1e-4,
+            )
+        )
         if each.flow == "softmax":
-            result.append(near(f"fastest degree, d = {each.d}, β = {each.beta:g}",
-                               int(np.argmax(each.rates)) + 1, fastest_degree(each.d, each.beta),
-                               RATES))  # fmt: skip
+            result.append(
+                near(
+                    f"fastest degree, d = {each.d}, β = {each.beta:g}",
+                    int(np.argmax(each.rates)) + 1,
+                    tkf.theory.fastest_degree(each.d, each.beta),
+                    RATES,
+                )
+            )
     return result
 
 
 def _rows(found: list[Growth]) -> list[Row]:
     return [
-        {"d": g.d, "beta": g.beta, "flow": g.flow, "degree": int(degree), "measured": rate,
-         "predicted": expected}
+        {
+            "d": g.d,
+            "beta": g.beta,
+            "flow": g.flow,
+            "degree": int(degree),
+            "measured": rate,
+            "predicted": expected,
+        }
         for g in found
         for degree, rate, expected in zip(g.degrees, g.rates, g.predicted, strict=True)
-    ]  # fmt: skip
+    ]
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(found: list[Growth]) -> Figure:
     """Rates over degree for the circle and the sphere, and the fastest degree over β."""
     drawing = Figure(figsize=(11.0, 4.3), layout="constrained")
     panels = drawing.subplots(1, 3)
     for ax, d in zip(panels, (2, 3), strict=False):
         chosen = [g for g in found if g.d == d and g.flow == "softmax"]
-        for g, colour, dash in zip(chosen, figures.PALETTE, figures.DASHES, strict=False):
+        for g, colour, dash in zip(chosen, tkf.figures.PALETTE, tkf.figures.DASHES, strict=False):
             fine = np.arange(1, len(g.rates) + 1)
             ax.plot(fine, g.predicted, color=colour, linestyle=dash, linewidth=1.3)
             ax.plot(g.degrees, g.rates, "o", color=colour, markersize=4.5, label=f"β = {g.beta:g}")
@@ -157,12 +216,22 @@ def figure(found: list[Growth]) -> Figure:
     panels[0].set_ylabel("rate of growth")
     betas = np.logspace(-0.5, 2.3, 300)
     right = panels[2]
-    for d, colour in ((2, figures.PALETTE[0]), (3, figures.PALETTE[1])):
-        right.step(betas, [fastest_degree(d, float(b)) for b in betas], color=colour, linewidth=1.3,
-                   label=f"theory, d = {d}")  # fmt: skip
+    for d, colour in ((2, tkf.figures.PALETTE[0]), (3, tkf.figures.PALETTE[1])):
+        right.step(
+            betas,
+            [tkf.theory.fastest_degree(d, float(b)) for b in betas],
+            color=colour,
+            linewidth=1.3,
+            label=f"theory, d = {d}",
+        )
         seen = [g for g in found if g.d == d and g.flow == "softmax"]
-        right.plot([g.beta for g in seen], [int(np.argmax(g.rates)) + 1 for g in seen], "o", color=colour,
-                   markersize=6)  # fmt: skip
+        right.plot(
+            [g.beta for g in seen],
+            [int(np.argmax(g.rates)) + 1 for g in seen],
+            "o",
+            color=colour,
+            markersize=6,
+        )
     right.set(xscale="log", xlabel="β", ylim=(0, None))
     right.yaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title("fastest degree", loc="left", fontsize=10.5)

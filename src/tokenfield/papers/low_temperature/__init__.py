@@ -3,17 +3,3 @@
 At low temperature tokens follow the zero-temperature flow to the dominant eigenspace of V Bᵀ, stay there for
 a time like log β, and end in the dominant eigenspace of V. One module per recipe; theory §2 is the reference.
 """
-
-from tokenfield.papers.low_temperature import (
-    concentration,
-    finite_tokens,
-    laplace,
-    metastability,
-    nonsymmetric,
-    scaling,
-    terminal,
-    training_drift,
-)
-
-RECIPES = (concentration.RECIPE, scaling.RECIPE, terminal.RECIPE, metastability.RECIPE, laplace.RECIPE,
-           finite_tokens.RECIPE, nonsymmetric.RECIPE, training_drift.RECIPE)  # fmt: skip

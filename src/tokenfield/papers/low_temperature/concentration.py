@@ -10,21 +10,14 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tokenfield import figures
-from tokenfield.diagnostics.rates import BoundFit, fit_bound, fit_rate
-from tokenfield.models import ZeroTemperature
+import tokenfield as tkf
+from tokenfield.measure.rates import BoundFit
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, near
-from tokenfield.simulate import simulate
-from tokenfield.solvers import RungeKutta4
-from tokenfield.theory.concentration import concentration_rates, laplace_envelope
-from tokenfield.theory.spectral import limit
-from tokenfield.tokens import Tokens
-from tokenfield.weights import AttentionWeights
 
 
 @dataclass(frozen=True)
-class Case:
+class RateCase:
     """D = diag(spectrum), B = diag(B); between the times of `window` the curve is t^power e^{−rate·t}."""
 
     spectrum: tuple[float, ...]
@@ -34,9 +27,9 @@ class Case:
     power: float = 0.0
 
     @property
-    def weights(self) -> AttentionWeights:
+    def weights(self) -> tkf.AttentionWeights:
         """B and V with V Bᵀ = D."""
-        return AttentionWeights(np.diag(self.B), np.diag(np.divide(self.spectrum, self.B)))
+        return tkf.AttentionWeights(np.diag(self.B), np.diag(np.divide(self.spectrum, self.B)))
 
     @property
     def name(self) -> str:
@@ -47,23 +40,28 @@ class Case:
 
 #: Both sides of the crossover c = kκ/p; k = 2; |Bᵀe| not constant on E; a deep saddle that decides.
 CASES = (
-    Case((1.0, 0.5), (2.0, 0.5), 2, (24, 36)),
-    Case((1.0, 0.5), (2.0, 0.5), 1, (30, 45)),
-    Case((1.0, 0.5), (0.5, 2.0), 2, (44, 66)),
-    Case((1.0, 0.5), (0.5, 2.0), 1, (30, 45)),
-    Case((1.0, 0.6, 0.3), (1.0, 1.0, 1.0), 2, (20, 40)),
-    Case((1.0, 1.0, 0.4), (1.0, 1.0, 3.0), 1, (20, 40)),
-    Case((1.0, 1.0, 0.4), (2.0, 2.0, 1.0), 2, (20, 40)),
-    Case((1.0, 1.0, 0.4), (2.0, 1.0, 0.5), 2, (30, 50), power=-0.25),
-    Case((1.0, 0.6, 0.2), (1.0, 1.0, 20.0), 1, (150, 250)),
+    RateCase((1.0, 0.5), (2.0, 0.5), 2, (24, 36)),
+    RateCase((1.0, 0.5), (2.0, 0.5), 1, (30, 45)),
+    RateCase((1.0, 0.5), (0.5, 2.0), 2, (44, 66)),
+    RateCase((1.0, 0.5), (0.5, 2.0), 1, (30, 45)),
+    RateCase((1.0, 0.6, 0.3), (1.0, 1.0, 1.0), 2, (20, 40)),
+    RateCase((1.0, 1.0, 0.4), (1.0, 1.0, 3.0), 1, (20, 40)),
+    RateCase((1.0, 1.0, 0.4), (2.0, 2.0, 1.0), 2, (20, 40)),
+    RateCase((1.0, 1.0, 0.4), (2.0, 1.0, 0.5), 2, (30, 50), power=-0.25),
+    RateCase((1.0, 0.6, 0.2), (1.0, 1.0, 20.0), 1, (150, 250)),
 )
 
 
-def graded_tokens(d: int, deep: float, step: float = 0.7) -> Tokens:
+def graded_tokens(d: int, deep: float, step: float = 0.7) -> tkf.Tokens:
     """Quadrature of the uniform law on the positive orthant, crowded towards every coordinate plane.
 
     With a_i = log(x_i/x_d) the area is Π x_i da, and equispaced a converge like e^{−π²/step}. Diagonal
     matrices keep the orthant, and by symmetry it stands for the sphere.
+
+    Args:
+        d: dimension of the surrounding space.
+        deep: how many e-folds towards the coordinate planes tokens reach.
+        step: between two logarithms.
     """
     a = np.arange(-deep, 20, step)
     logs = np.stack(np.meshgrid(*[a] * (d - 1), [0.0], indexing="ij"), -1).reshape(-1, d)
@@ -72,10 +70,10 @@ def graded_tokens(d: int, deep: float, step: float = 0.7) -> Tokens:
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     mass = np.exp(np.sum(logs - np.log(norm), axis=1))
     keep = mass > 1e-30 * mass.max()
-    return Tokens((x / norm)[keep], mass[keep] / mass[keep].sum())
+    return tkf.Tokens((x / norm)[keep], mass[keep] / mass[keep].sum())
 
 
-def sharp_rate(case: Case) -> float:
+def sharp_rate(case: RateCase) -> float:
     """Decay rate of W_p under the zero-temperature flow, from the simulator.
 
     Fixed steps: small components, which grow by many powers of ten, then keep their relative accuracy.
@@ -83,17 +81,23 @@ def sharp_rate(case: Case) -> float:
     d = len(case.spectrum)
     tokens = graded_tokens(d, 60.0 if d == 2 else 30.0)
     ts = np.concatenate([[0.0], np.linspace(*case.window, 17)])
-    run = simulate(ZeroTemperature(case.weights), tokens, ts, RungeKutta4(0.1))
-    values = worked.distances(run, limit(case.weights), case.p)[1:]
-    return fit_rate(ts[1:], values * ts[1:] ** -case.power, model="exponential").rate
+    run = tkf.simulate(tkf.ZeroTemperature(case.weights), tokens, ts, tkf.RungeKutta4(0.1))
+    values = worked.distances(run, tkf.theory.limit(case.weights), case.p)[1:]
+    return tkf.fit_rate(ts[1:], values * ts[1:] ** -case.power, model="exponential").rate
 
 
-def sharp_checks(cases: tuple[Case, ...], progress: Progress, span: tuple[float, float]) -> list[Check]:
-    """Measured against min(c, K_j/p) to 1%."""
+def sharp_checks(cases: tuple[RateCase, ...], progress: Progress, span: tuple[float, float]) -> list[Check]:
+    """Measured against min(c, K_j/p) to 1%.
+
+    Args:
+        cases: matrices, order p and the window of times of each.
+        progress: called with the share done and what is being done.
+        span: shares of the progress at the beginning and at the end.
+    """
     checks = []
     for k, case in enumerate(cases):
         progress(span[0] + (span[1] - span[0]) * k / len(cases), case.name)
-        predicted = concentration_rates(case.weights, case.p).rate
+        predicted = tkf.theory.concentration_rates(case.weights, case.p).rate
         source = "theory §2.3: min(c, K_j/p), sharp"
         checks.append(near(f"rate of {case.name}", sharp_rate(case), predicted, source, relative=0.01))
     return checks
@@ -104,16 +108,22 @@ class Curves:
     """W2 to the limit law by β (∞ for zero temperature) over `ts`, on the sphere of R^d."""
 
     d: int
-    weights: AttentionWeights
+    weights: tkf.AttentionWeights
     ts: np.ndarray
     betas: tuple[float, ...]
     W: np.ndarray
 
 
-def curves(weights: AttentionWeights, tokens: Tokens, found: xr.Dataset) -> Curves:
-    """Those of a sweep over β (`worked.limit_grid`), and one at zero temperature."""
+def curves(weights: tkf.AttentionWeights, tokens: tkf.Tokens, found: xr.Dataset) -> Curves:
+    """Those of a sweep over β (`worked.limit_grid`), and one at zero temperature.
+
+    Args:
+        weights: B and V.
+        tokens: the initial law, for the run at zero temperature.
+        found: dataset of the sweep.
+    """
     ts, betas = found.time.values, found.beta.values
-    zero = worked.distances(worked.run(weights, np.inf, tokens, ts), limit(weights))
+    zero = worked.distances(worked.run(weights, np.inf, tokens, ts), tkf.theory.limit(weights))
     W = found.limit_distance.transpose("beta", "time").values
     return Curves(tokens.d, weights, ts, (*betas.tolist(), np.inf), np.concatenate([W, zero[None]]))
 
@@ -130,7 +140,7 @@ def usable(found: Curves) -> np.ndarray:
 
 def bound(found: Curves) -> BoundFit:
     """The constants of the theorem, fitted to all these curves."""
-    return fit_bound(found.betas, found.ts, usable(found))
+    return tkf.fit_bound(found.betas, found.ts, usable(found))
 
 
 def _bound_check(found: Curves) -> Check:
@@ -139,9 +149,9 @@ def _bound_check(found: Curves) -> Check:
     c is the sharp rate and C the rate at which clusters leave E, both from theory. C2 is then fixed by zero
     temperature and C1 by the smallest β: the colder runs, which had no say, must stay below.
     """
-    rates, leave = concentration_rates(found.weights), worked.leaving_rate(found.weights)
+    rates, leave = tkf.theory.concentration_rates(found.weights), worked.leaving_rate(found.weights)
     W, betas = usable(found), np.array(found.betas)
-    grow = laplace_envelope(betas)[:, None] * np.exp(leave * found.ts)
+    grow = tkf.theory.laplace_envelope(betas)[:, None] * np.exp(leave * found.ts)
     fall = np.exp(-rates.rate * found.ts)
     C2 = np.max(W[-1] / fall)
     C1 = np.nanmax((W[0] - C2 * fall) / grow[0])
@@ -156,8 +166,8 @@ def cold_rate(found: Curves) -> Check:
     row = found.W[-2]
     low = int(np.argmin(row))
     inside = (np.arange(len(row)) < low) & (row < 0.5) & (row > 3 * row[low])
-    rate = fit_rate(found.ts[inside], row[inside], model="exponential").rate
-    predicted = concentration_rates(found.weights).rate
+    rate = tkf.fit_rate(found.ts[inside], row[inside], model="exponential").rate
+    predicted = tkf.theory.concentration_rates(found.weights).rate
     name = f"decay rate at β = {found.betas[-2]:g}, d = {found.d}"
     return near(name, rate, predicted, "theory §2.3, as β → ∞", relative=0.1)
 
@@ -166,7 +176,7 @@ def cold_rate(found: Curves) -> Check:
 COLD = 10_000
 
 
-def _tokens(quick: bool) -> tuple[Tokens, Tokens]:
+def _tokens(quick: bool) -> tuple[tkf.Tokens, tkf.Tokens]:
     """Those on the circle and on the sphere."""
     return worked.circle_tokens(800 if quick else 2000), worked.graded_sphere_tokens(1250 if quick else 5000)
 
@@ -186,7 +196,13 @@ def grids(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        found: datasets of the declared sweeps, by name.
+    """
     on_circle, on_sphere = _tokens(quick)
     progress(0.0, "zero temperature")
     circle = curves(worked.CIRCLE, on_circle, found["circle"])
@@ -212,10 +228,21 @@ def _table(*all_found: Curves) -> list[dict[str, float]]:
         fit = bound(found)
         for beta, row in zip(found.betas, found.W, strict=True):
             when, least = worked.bottom(found.ts, row)
-            rate = concentration_rates(found.weights).rate
-            rows.append({"d": found.d, "beta": beta, "least W2": least, "at t": when,
-                         "rate predicted": rate, "C1": fit.C1, "C2": fit.C2,
-                         "C": fit.C, "c": fit.c, "median slack": fit.slack.median})  # fmt: skip
+            rate = tkf.theory.concentration_rates(found.weights).rate
+            rows.append(
+                {
+                    "d": found.d,
+                    "beta": beta,
+                    "least W2": least,
+                    "at t": when,
+                    "rate predicted": rate,
+                    "C1": fit.C1,
+                    "C2": fit.C2,
+                    "C": fit.C,
+                    "c": fit.c,
+                    "median slack": fit.slack.median,
+                }
+            )
     return rows
 
 
@@ -228,9 +255,15 @@ def _data(*all_found: Curves) -> xr.Dataset:
     return xr.Dataset(variables, coords)
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(circle: Curves, sphere: Curves, checks: list[Check]) -> Figure:
-    """The curves on the circle and on the sphere, and the sharp rates measured over predicted."""
+    """The curves on the circle and on the sphere, and the sharp rates measured over predicted.
+
+    Args:
+        circle: the curves for d = 2.
+        sphere: those for d = 3.
+        checks: of all rates.
+    """
     drawing = Figure(figsize=(8.5, 9.5), layout="constrained")
     # subfigures: the long names of the last panel shall not narrow the others
     parts = drawing.subfigures(3, 1, squeeze=False, height_ratios=(1, 1, 0.9))[:, 0]
@@ -242,7 +275,7 @@ def figure(circle: Curves, sphere: Curves, checks: list[Check]) -> Figure:
 
 def draw_curves(ax: Axes, found: Curves) -> None:
     """W2 over time, the sharp rate, and the fitted bound of the coldest finite β."""
-    rate = concentration_rates(found.weights).rate
+    rate = tkf.theory.concentration_rates(found.weights).rate
     cold = found.betas[-2]
     line = 1.1 * found.W[-1, len(found.ts) // 2] * np.exp(-rate * (found.ts - found.ts[len(found.ts) // 2]))
     limit_line = bound(found).bound([cold], found.ts)[0]
@@ -251,7 +284,7 @@ def draw_curves(ax: Axes, found: Curves) -> None:
         f"theorem's bound, fitted,\nat β = {cold:g}": np.where(limit_line < 2, limit_line, np.nan),
     }
     values = {worked.label(beta): row for beta, row in zip(found.betas, found.W, strict=True)}
-    figures.curves(found.ts, values, "t", "W2 to Π♯ρ0", "y", lines, ax=ax)
+    tkf.figures.curves(found.ts, values, "t", "W2 to Π♯ρ0", "y", lines, ax=ax)
     ax.set_title("circle (d = 2)" if found.d == 2 else f"sphere (d = {found.d})", loc="left")
 
 
@@ -261,7 +294,7 @@ def _draw_rates(ax: Axes, checks: list[Check]) -> None:
     at = np.arange(len(checks))[::-1]
     ax.axvspan(0.99, 1.01, color="0.92")
     ax.axvline(1, color="0.4", linewidth=1)
-    ax.plot(ratio, at, "o", color=figures.PALETTE[0])
+    ax.plot(ratio, at, "o", color=tkf.figures.PALETTE[0])
     ax.set_yticks(at, names, fontsize=9)
     ax.set(xlim=(0.978, 1.022), ylim=(-0.7, len(checks) - 0.3))
     ax.set_xlabel("zero-temperature rate, measured over predicted (grey: 1%)")

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from tokenfield import figures
+import tokenfield as tkf
 from tokenfield.papers.low_temperature import concentration, scaling, terminal, worked
 from tokenfield.papers.recipe import Check, Progress, swept
 
@@ -22,7 +22,7 @@ def demo(progress: Progress, n: int = 800) -> tuple[list[Check], Figure]:
     """Measured against predicted, and the figure."""
     tokens = worked.circle_tokens(n)
     grid = worked.limit_grid(worked.CIRCLE, BETAS, tokens, np.linspace(0, 24, 97))
-    cases = [terminal.Case(f"β = {beta:g}", (0.5, 2), (1, 0.5), beta, n, 50) for beta in ENDS]
+    cases = [terminal.TerminalCase(f"β = {beta:g}", (0.5, 2), (1, 0.5), beta, n, 50) for beta in ENDS]
     declared = {"circle": grid, "to the end": terminal.grid(cases)}
     with tempfile.TemporaryDirectory() as place:
         done = swept(declared, Path(place), 0, lambda done, what: progress(0.9 * done, what))
@@ -36,9 +36,15 @@ def demo(progress: Progress, n: int = 800) -> tuple[list[Check], Figure]:
     return checks, figure(found, bottoms, ended[-1])
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(found: concentration.Curves, bottoms: scaling.Bottoms, ended: terminal.Ended) -> Figure:
-    """The tokens in each phase above; W2 over time; least W2 and its time against β below."""
+    """The tokens in each phase above; W2 over time; least W2 and its time against β below.
+
+    Args:
+        found: W2 over time, by β.
+        bottoms: least W2 and its time, by β.
+        ended: the run whose tokens are drawn.
+    """
     drawing = Figure(figsize=(10, 9.6), layout="constrained")
     above, middle, below = drawing.subfigures(3, 1, squeeze=False, height_ratios=(1, 1.5, 1.25))[:, 0]
     side = (np.asarray(ended.run.x[0, :, 1]) > 0).astype(int)
@@ -46,7 +52,7 @@ def figure(found: concentration.Curves, bottoms: scaling.Bottoms, ended: termina
     for ax, (name, t) in zip(np.atleast_1d(above.subplots(1, len(shown))), shown, strict=True):
         k = int(np.argmin(np.abs(ended.phases.ts - t)))
         title = f"{name}, t = {ended.phases.ts[k]:.3g}"
-        figures.snapshot(ended.run.tokens(k), ax=ax, colour=side, title=title)
+        tkf.figures.snapshot(ended.run.tokens(k), ax=ax, colour=side, title=title)
         ax.title.set_fontsize(11)
     above.supxlabel(f"tokens at {ended.case.name}; {worked.KEY}", fontsize=10)
     rows = [found.betas.index(beta) for beta in SHOWN]

@@ -21,17 +21,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from tokenfield import figures, initial
-from tokenfield.diagnostics.rates import fit_rate
-from tokenfield.diagnostics.transport import wasserstein
-from tokenfield.models import SoftmaxAttention
+import tokenfield as tkf
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
-from tokenfield.sweep.dataset import trajectory
-from tokenfield.theory.concentration import laplace_gap
-from tokenfield.tokens import Tokens
-from tokenfield.weights import AttentionWeights
+from tokenfield.sweeps.dataset import trajectory
 
 CAP = "theory §2.5: tokens in a cap of radius β^(−1/2)"
 #: Error of what is read, in units of β^{−1/2}, at which the continuum counts as seen.
@@ -40,11 +34,18 @@ AMPLITUDE = {2: np.sqrt(np.pi) / 2, 3: 1.0}
 KINDS = ("iid", "quadrature")
 
 
-def law(kind: str, d: int, n: int, key: int) -> Tokens:
-    """n uniform tokens, independent or quadrature."""
+def law(kind: str, d: int, n: int, key: int) -> tkf.Tokens:
+    """n uniform tokens, independent or quadrature.
+
+    Args:
+        kind: "iid" or "quadrature".
+        d: dimension of the surrounding space, 2 or 3.
+        n: how many.
+        key: seed of iid tokens.
+    """
     if kind == "iid":
-        return initial.uniform(n, d, key)
-    return initial.circle_density(np.ones_like, n) if d == 2 else initial.sphere_density(_one, n)
+        return tkf.initial.uniform(n, d, key)
+    return tkf.initial.circle_density(np.ones_like, n) if d == 2 else tkf.initial.sphere_density(_one, n)
 
 
 def _one(x: np.ndarray) -> np.ndarray:
@@ -52,15 +53,21 @@ def _one(x: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _read(model: SoftmaxAttention, queries: jax.Array, tokens: Tokens) -> jax.Array:
-    return model.attention(queries, tokens)
+def _read(model: tkf.SoftmaxAttention, queries: jax.Array, tokens: tkf.Tokens) -> jax.Array:
+    return model.output(queries, tokens)
 
 
-def error(tokens: Tokens, beta: float, queries: np.ndarray) -> float:
-    """Root mean square over the queries of |what is read − A_d(β)u|, in units of β^{−1/2}."""
-    model = SoftmaxAttention(AttentionWeights.identity(tokens.d), beta)
+def error(tokens: tkf.Tokens, beta: float, queries: np.ndarray) -> float:
+    """Root mean square over the queries of |what is read − A_d(β)u|, in units of β^{−1/2}.
+
+    Args:
+        tokens: the law that is read.
+        beta: inverse temperature.
+        queries: unit rows u, (queries, d).
+    """
+    model = tkf.SoftmaxAttention(tkf.AttentionWeights.identity(tokens.d), beta)
     read = np.asarray(_read(model, jnp.asarray(queries), tokens))
-    exact = (1 - laplace_gap(beta, tokens.d)) * queries
+    exact = (1 - tkf.theory.laplace_gap(beta, tokens.d)) * queries
     return float(np.sqrt(beta * np.mean(np.sum((read - exact) ** 2, axis=1))))
 
 
@@ -97,7 +104,13 @@ def grids(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        found: datasets of the declared sweeps, by name.
+    """
     # rare queries with an empty cap weigh much near the crossover: on the circle many draws, they are cheap
     draws = {2: 16, 3: 4} if quick else {2: 48, 3: 12}
     grid = {
@@ -107,7 +120,7 @@ def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Res
     }
     maps, checks, needed = {}, [], {}
     for d, (betas, ns) in grid.items():
-        queries = np.asarray(initial.uniform(200, d, 99).x)
+        queries = np.asarray(tkf.initial.uniform(200, d, 99).x)
         for kind in KINDS:
             progress({2: 0.0, 3: 0.5}[d] + 0.2 * KINDS.index(kind), f"what is read, d = {d}, {kind}")
             maps[d, kind] = _map(kind, d, betas, ns, queries, draws[d] if kind == "iid" else 1)
@@ -116,9 +129,11 @@ def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Res
         checks.append(_amplitude(d, betas, ns, maps[d, "iid"]))
     progress(0.95, "runs on the circle")
     flow = _compared(found, len(_sizes(quick)[0]))
-    rows = [{"d": d, "kind": kind, "beta": b, "n needed": n}
-            for (d, kind), values in needed.items()
-            for b, n in zip(grid[d][0], values, strict=True)]  # fmt: skip
+    rows = [
+        {"d": d, "kind": kind, "beta": b, "n needed": n}
+        for (d, kind), values in needed.items()
+        for b, n in zip(grid[d][0], values, strict=True)
+    ]
     return Result(checks, rows, _data(grid, maps, flow), figure(grid, maps, needed, flow))
 
 
@@ -135,14 +150,14 @@ def _map(kind: str, d: int, betas: np.ndarray, ns: np.ndarray, queries: np.ndarr
     squares = np.zeros((len(betas), len(ns)))
     for j, n in enumerate(ns):
         for key in range(draws):
-            tokens = law(kind, d, int(n), key).filled()
+            tokens = law(kind, d, int(n), key).padded()
             squares[:, j] += [error(tokens, float(beta), queries) ** 2 for beta in betas]
     return np.sqrt(squares / draws)
 
 
 def _slope(d: int, kind: str, betas: np.ndarray, needed: np.ndarray) -> Check:
     good = np.isfinite(needed)
-    power = fit_rate(betas[good], needed[good], model="power").power if np.sum(good) >= 8 else np.nan
+    power = tkf.fit_rate(betas[good], needed[good], model="power").power if np.sum(good) >= 8 else np.nan
     return near(f"exponent in β of the n needed, d = {d}, {kind}", power, (d - 1) / 2, CAP, absolute=0.05)
 
 
@@ -151,8 +166,13 @@ def _amplitude(d: int, betas: np.ndarray, ns: np.ndarray, errors: np.ndarray) ->
     N = ns[None] / betas[:, None] ** ((d - 1) / 2)
     many = (N > 100) & (betas[:, None] >= 30)
     measured = np.sqrt(np.mean((errors[many] ** 2) * N[many]))
-    return near(f"√(Nβ) · error of iid tokens, d = {d}", measured, np.sqrt(AMPLITUDE[d]),
-                "variance of the weighted mean of a cap", relative=0.05)  # fmt: skip
+    return near(
+        f"√(Nβ) · error of iid tokens, d = {d}",
+        measured,
+        np.sqrt(AMPLITUDE[d]),
+        "variance of the weighted mean of a cap",
+        relative=0.05,
+    )
 
 
 def _compared(found: Mapping[str, xr.Dataset], sizes: int) -> xr.DataArray:
@@ -166,9 +186,9 @@ def _compared(found: Mapping[str, xr.Dataset], sizes: int) -> xr.DataArray:
         [trajectory(runs.isel(initial=j, beta=k)).tokens(-1) for j in range(runs.sizes["initial"])]
         for k in range(len(betas))
     ]
-    values = np.array([
-        [wasserstein(end, law).value for end in row] for row, law in zip(ends, continuum, strict=True)
-    ]).reshape(len(betas), -1, sizes)  # fmt: skip
+    values = np.array(
+        [[tkf.wasserstein(end, law).value for end in row] for row, law in zip(ends, continuum, strict=True)]
+    ).reshape(len(betas), -1, sizes)
     iid = np.sqrt(np.mean(values[:, :-1] ** 2, axis=1))
     return xr.DataArray(
         np.stack([iid, values[:, -1]]),
@@ -186,9 +206,16 @@ def _data(grid: dict, maps: dict, flow: xr.DataArray) -> xr.Dataset:
     return xr.Dataset(variables, coords, {"kind": "0 iid, 1 quadrature"})
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(grid: dict, maps: dict, needed: dict, flow: xr.DataArray) -> Figure:
-    """The maps; the same error against tokens per cap; n needed against β; W2 of runs against n."""
+    """The maps; the same error against tokens per cap; n needed against β; W2 of runs against n.
+
+    Args:
+        grid: d → (β, n) of the maps.
+        maps: (d, kind) → errors, (betas, ns).
+        needed: (d, kind) → n needed, (betas,).
+        flow: W2 of runs, over (kind, β, n).
+    """
     drawing = Figure(figsize=(10.5, 10.8), layout="constrained")
     above, below = drawing.subfigures(2, 1, squeeze=False, height_ratios=(1, 2.4))[:, 0]
     _draw_maps(above, grid, maps, needed)
@@ -218,11 +245,13 @@ def _draw_maps(part: SubFigure, grid: dict, maps: dict, needed: dict) -> None:
 def _draw_needed(ax: Axes, grid: dict, needed: dict) -> None:
     for k, ((d, kind), values) in enumerate(needed.items()):
         betas = grid[d][0]
-        ax.loglog(betas, values, "os^D"[k], color=figures.PALETTE[k], markersize=5, label=f"d = {d}, {kind}")
+        ax.loglog(
+            betas, values, "os^D"[k], color=tkf.figures.PALETTE[k], markersize=5, label=f"d = {d}, {kind}"
+        )
         good = np.isfinite(values)
         centre = np.mean(np.log(values[good])) - (d - 1) / 2 * np.mean(np.log(betas[good]))
         line = centre + (d - 1) / 2 * np.log(betas)
-        ax.loglog(betas, np.exp(line), color=figures.PALETTE[k], linewidth=1, linestyle=(0, (3, 2)))
+        ax.loglog(betas, np.exp(line), color=tkf.figures.PALETTE[k], linewidth=1, linestyle=(0, (3, 2)))
     ax.set(xlabel="β", ylabel="n needed")
     ax.set_title("dashed: slopes (d − 1)/2", loc="left", fontsize=11)
     ax.legend(fontsize=9)
@@ -232,8 +261,15 @@ def _draw_runs(ax: Axes, flow: xr.DataArray) -> None:
     for k, beta in enumerate(flow.beta_run.values):
         for kind, style in ((0, (0, (4, 2))), (1, "-")):
             name = f"β = {beta:g}" if kind else None
-            ax.loglog(flow.n_run, flow[kind, k], "o", markersize=4, linestyle=style,
-                      color=figures.PALETTE[k], label=name)  # fmt: skip
+            ax.loglog(
+                flow.n_run,
+                flow[kind, k],
+                "o",
+                markersize=4,
+                linestyle=style,
+                color=tkf.figures.PALETTE[k],
+                label=name,
+            )
     ax.set(xlabel="n", ylabel="W2 to the continuum at t = 4")
     ax.set_xticks(flow.n_run.values, [str(n) for n in flow.n_run.values])
     ax.minorticks_off()

@@ -17,13 +17,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tokenfield import figures
-from tokenfield.diagnostics.phases import Phases, phases
+import tokenfield as tkf
+from tokenfield.measure.phases import Phases
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, near
-from tokenfield.theory.concentration import concentration_rates
-from tokenfield.trajectory import Trajectory
 
 NAMES = ("concentration", "metastable", "escape", "terminal")
 SHADES = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
@@ -43,14 +41,20 @@ def grids(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        swept: datasets of the declared sweeps, by name.
+    """
     found, betas = {}, swept["circle"].beta.values.tolist()
     for k, (beta, each) in enumerate(zip(betas, declared.runs(swept["circle"]), strict=True)):
         progress(k / (len(betas) + 1), f"phases on the circle, {worked.label(beta)}")
-        found[beta] = phases(each, worked.CIRCLE)
+        found[beta] = tkf.phases(each, worked.CIRCLE)
     progress(len(betas) / (len(betas) + 1), "phases on the sphere")
     warm, (sphere,) = float(swept["sphere"].beta[0]), declared.runs(swept["sphere"])
-    seen = phases(sphere, worked.SPHERE)
+    seen = tkf.phases(sphere, worked.SPHERE)
     rows = [row for beta, each in found.items() for row in _rows(beta, 2, each)] + _rows(warm, 3, seen)
     return Result(checks(found, seen, warm), rows, _data(found, seen), figure(found, sphere, seen, warm))
 
@@ -64,26 +68,52 @@ RECIPE = Recipe(
 
 
 def checks(found: dict[float, Phases], seen: Phases, warm: float) -> list[Check]:
-    """Four phases each; rates of the coldest; how much later the bottom comes per factor 10 in β."""
-    rates, leave = concentration_rates(worked.CIRCLE), worked.leaving_rate(worked.CIRCLE)
+    """Four phases each; rates of the coldest; how much later the bottom comes per factor 10 in β.
+
+    Args:
+        found: β → phases on the circle.
+        seen: phases on the sphere.
+        warm: β of the run on the sphere.
+    """
+    rates, leave = tkf.theory.concentration_rates(worked.CIRCLE), worked.leaving_rate(worked.CIRCLE)
     result = [
-        near(f"phases found, d = {d}, β = {beta:g}", sum(each.get(name) is not None for name in NAMES), 4,
-             "theory §2.7")
+        near(
+            f"phases found, d = {d}, β = {beta:g}",
+            sum(each.get(name) is not None for name in NAMES),
+            4,
+            "theory §2.7",
+        )
         for d, beta, each in [*((2, b, e) for b, e in found.items()), (3, warm, seen)]
-    ]  # fmt: skip
+    ]
     betas = sorted(found)
     cold = found[betas[-1]]
     result += [
-        near(f"rate of concentration, β = {betas[-1]:g}", _rate(cold.get("concentration")), rates.rate,
-             "theory §2.3: c", relative=0.05),
-        near(f"greatest growth in the escape, β = {betas[-1]:g}", _growth(cold), leave,
-             "theory §2.6: top of V − ⟨p, Vp⟩", relative=0.1),
-    ]  # fmt: skip
+        near(
+            f"rate of concentration, β = {betas[-1]:g}",
+            _rate(cold.get("concentration")),
+            rates.rate,
+            "theory §2.3: c",
+            relative=0.05,
+        ),
+        near(
+            f"greatest growth in the escape, β = {betas[-1]:g}",
+            _growth(cold),
+            leave,
+            "theory §2.6: top of V − ⟨p, Vp⟩",
+            relative=0.1,
+        ),
+    ]
     for low, high in itertools.pairwise(betas):
         later = found[high].minimum_time - found[low].minimum_time
-        result.append(near(f"bottom later from β = {low:g} to {high:g}", later,
-                           np.log(high / low) / (2 * rates.approach),
-                           "theory §2.6: clusters of width e^(−ct) meet β^(−1/2)", relative=0.1))  # fmt: skip
+        result.append(
+            near(
+                f"bottom later from β = {low:g} to {high:g}",
+                later,
+                np.log(high / low) / (2 * rates.approach),
+                "theory §2.6: clusters of width e^(−ct) meet β^(−1/2)",
+                relative=0.1,
+            )
+        )
     return result
 
 
@@ -103,12 +133,22 @@ def _growth(found: Phases) -> float:
 
 def _rows(beta: float, d: int, found: Phases) -> list[Row]:
     return [
-        {"d": d, "beta": beta, "phase": phase.name, "start": phase.start, "stop": phase.stop,
-         "rate": phase.rate, "rate from": phase.interval and phase.interval[0],
-         "rate to": phase.interval and phase.interval[1], "angle to E": phase.to_limit,
-         "angle to V's": phase.to_end, "clusters": phase.clusters, "sentence": phase.sentence}
+        {
+            "d": d,
+            "beta": beta,
+            "phase": phase.name,
+            "start": phase.start,
+            "stop": phase.stop,
+            "rate": phase.rate,
+            "rate from": phase.interval and phase.interval[0],
+            "rate to": phase.interval and phase.interval[1],
+            "angle to E": phase.to_limit,
+            "angle to V's": phase.to_end,
+            "clusters": phase.clusters,
+            "sentence": phase.sentence,
+        }
         for phase in found.found
-    ]  # fmt: skip
+    ]
 
 
 def _data(found: dict[float, Phases], seen: Phases) -> xr.Dataset:
@@ -117,15 +157,26 @@ def _data(found: dict[float, Phases], seen: Phases) -> xr.Dataset:
         name: np.stack([getattr(each, name) for each in found.values()]) for name in ("distance", "to_end")
     }
     return xr.Dataset(
-        {"W2": (("beta", "time"), stack["distance"]), "to_V": (("beta", "time"), stack["to_end"]),
-         "W2_sphere": ("time_sphere", seen.distance), "to_V_sphere": ("time_sphere", seen.to_end)},
+        {
+            "W2": (("beta", "time"), stack["distance"]),
+            "to_V": (("beta", "time"), stack["to_end"]),
+            "W2_sphere": ("time_sphere", seen.distance),
+            "to_V_sphere": ("time_sphere", seen.to_end),
+        },
         {"beta": list(found), "time": first.ts, "time_sphere": seen.ts},
-    )  # fmt: skip
+    )
 
 
-@matplotlib.rc_context(figures.STYLE)
-def figure(found: dict[float, Phases], sphere: Trajectory, seen: Phases, warm: float) -> Figure:
-    """Above the sphere in each phase; below W2 over time on the circle, the phases as coloured bands."""
+@matplotlib.rc_context(tkf.figures.STYLE)
+def figure(found: dict[float, Phases], sphere: tkf.Trajectory, seen: Phases, warm: float) -> Figure:
+    """Above the sphere in each phase; below W2 over time on the circle, the phases as coloured bands.
+
+    Args:
+        found: β → phases on the circle.
+        sphere: the run on the sphere.
+        seen: phases on the sphere.
+        warm: β of the run on the sphere.
+    """
     drawing = Figure(figsize=(10.5, 8.0), layout="constrained")
     above, below = drawing.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.9))[:, 0]
     above.suptitle(f"d = 3, β = {warm:g}", x=0.02, ha="left", fontsize=12)
@@ -133,7 +184,7 @@ def figure(found: dict[float, Phases], sphere: Trajectory, seen: Phases, warm: f
     shown = [("start", 0.0)] + [(phase.name, (phase.start + phase.stop) / 2) for phase in seen.found]
     for ax, (name, t) in zip(np.atleast_1d(above.subplots(1, len(shown))), shown, strict=True):
         k = int(np.argmin(np.abs(seen.ts - t)))
-        figures.snapshot(sphere.tokens(k), ax=ax, colour=side, title=f"{name}, t = {seen.ts[k]:.3g}")
+        tkf.figures.snapshot(sphere.tokens(k), ax=ax, colour=side, title=f"{name}, t = {seen.ts[k]:.3g}")
         ax.title.set_fontsize(10)
     above.supxlabel(worked.KEY, fontsize=10)
     panels = np.atleast_1d(below.subplots(len(found), 1, sharex=True, sharey=True))

@@ -12,17 +12,10 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from tokenfield import figures, sphere
-from tokenfield.diagnostics.approach import rms_angle
-from tokenfield.diagnostics.rates import fit_rate
-from tokenfield.diagnostics.transport import wasserstein
+import tokenfield as tkf
+from tokenfield.measure.target import rms_angle
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_least, at_most, near
-from tokenfield.theory.concentration import concentration_rates
-from tokenfield.theory.spectral import limit
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
-from tokenfield.weights import AttentionWeights
 
 ORBITS = "theory §2.8: orbits of e^(Dτ)"
 #: Columns are the (generalised) eigenvectors; far from orthogonal.
@@ -36,10 +29,10 @@ BLOCKS = {
 }
 
 
-def weights_of(kind: str) -> AttentionWeights:
+def weights_of(kind: str) -> tkf.AttentionWeights:
     """B and V with V Bᵀ = S·block·S⁻¹."""
     D = BASIS @ BLOCKS[kind] @ np.linalg.inv(BASIS)
-    return AttentionWeights(B, D @ np.linalg.inv(B).T)
+    return tkf.AttentionWeights(B, D @ np.linalg.inv(B).T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +40,7 @@ class Seen:
     """A run of one kind, the curve measured on it, and the law (with its name) that it ends with."""
 
     kind: str
-    run: Trajectory
+    run: tkf.Trajectory
     curve: np.ndarray
     label: str
     law: np.ndarray
@@ -69,10 +62,17 @@ def run(quick: bool, progress: Progress) -> Result:
         checks += more
     progress(0.75, "fixed, β = 100")
     checks.append(_warm(quick))
-    data = xr.Dataset({name: (f"time_{s.kind}", values) for s in seen
-                       for name, values in ((f"curve_{s.kind}", s.curve),
-                                            (f"time_{s.kind}", np.asarray(s.run.snapshot_ts)))})  # fmt: skip
-    rows = [{"kind": s.kind, "note": limit(weights_of(s.kind)).note} for s in seen]
+    data = xr.Dataset(
+        {
+            name: (f"time_{s.kind}", values)
+            for s in seen
+            for name, values in (
+                (f"curve_{s.kind}", s.curve),
+                (f"time_{s.kind}", np.asarray(s.run.snapshot_ts)),
+            )
+        }
+    )
+    rows = [{"kind": s.kind, "note": tkf.theory.limit(weights_of(s.kind)).note} for s in seen]
     return Result(checks, rows, data, figure(seen))
 
 
@@ -81,25 +81,33 @@ RECIPE = Recipe(
 )
 
 
-def _fixed(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
-    where = limit(weights)
+def _fixed(weights: tkf.AttentionWeights, found: tkf.Trajectory) -> tuple[Seen, list[Check]]:
+    where = tkf.theory.limit(weights)
     curve = worked.distances(found, where)
     start = found.tokens(0)
     beside = where.basis @ (where.basis.T @ np.asarray(start.x).T)
     # every token on its side of the line, in the middle: rounding would make many atoms
     ends = np.sign(where.basis.T @ beside).T * where.basis.T
-    orthogonal = Tokens(ends, start.weights)
+    orthogonal = tkf.Tokens(ends, start.weights)
     ts = np.asarray(found.snapshot_ts)
     late = (ts > 20) & (curve > 1e-6)
-    rate = concentration_rates(weights).approach
+    rate = tkf.theory.concentration_rates(weights).approach
     checks = [
         at_most("fixed: W2 to the oblique projection in the end", curve[-1], 1e-4, ORBITS),
-        at_least("fixed: W2 to the orthogonal projection in the end",
-                 wasserstein(found.tokens(-1), orthogonal).lower, 0.1,
-                 "orthogonal and oblique projection differ for this D"),
-        near("fixed: rate in the end", fit_rate(ts[late], curve[late], model="exponential").rate,
-             rate, "theory §2.3: c, for a finite number of tokens", relative=0.02),
-    ]  # fmt: skip
+        at_least(
+            "fixed: W2 to the orthogonal projection in the end",
+            tkf.wasserstein(found.tokens(-1), orthogonal).lower,
+            0.1,
+            "orthogonal and oblique projection differ for this D",
+        ),
+        near(
+            "fixed: rate in the end",
+            tkf.fit_rate(ts[late], curve[late], model="exponential").rate,
+            rate,
+            "theory §2.3: c, for a finite number of tokens",
+            relative=0.02,
+        ),
+    ]
     return Seen("fixed", found, curve, "W2 to Π♯ρ0", *_exponential(ts, curve, rate)), checks
 
 
@@ -109,8 +117,8 @@ def _exponential(ts: np.ndarray, curve: np.ndarray, rate: float) -> tuple[np.nda
     return curve[middle] * np.exp(-rate * (ts - ts[middle])), f"rate {rate:.3g}, predicted"
 
 
-def _rotating(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
-    where = limit(weights)
+def _rotating(weights: tkf.AttentionWeights, found: tkf.Trajectory) -> tuple[Seen, list[Check]]:
+    where = tkf.theory.limit(weights)
     ts = np.asarray(found.snapshot_ts)
     to_E = found.measure(lambda tokens: rms_angle(tokens, where.basis))
     # the turn of every token within E, from t = 30 on; half a turn takes x to −x, so count by halves
@@ -128,9 +136,14 @@ def _rotating(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[
     checks = [
         at_most("rotating: rms angle to the circle in the end", to_E[-1], 1e-3, ORBITS),
         near("rotating: period", float(period), predicted, f"{ORBITS}: ∮|Bᵀx|dτ", relative=0.002),
-        near("rotating: rate of approach to the circle", (high - low) / (last - first), rate,
-             f"{ORBITS}: the gap of the real parts, per unit of τ", relative=0.01),
-    ]  # fmt: skip
+        near(
+            "rotating: rate of approach to the circle",
+            (high - low) / (last - first),
+            rate,
+            f"{ORBITS}: the gap of the real parts, per unit of τ",
+            relative=0.01,
+        ),
+    ]
     return Seen("rotating", found, to_E, "rms angle to E", *_exponential(ts, to_E, rate)), checks
 
 
@@ -139,14 +152,14 @@ def _time_of(ts: np.ndarray, turns: np.ndarray, count: int) -> float:
     return float(np.interp(count, turns, ts, right=np.nan) - ts[0])
 
 
-def _algebraic(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list[Check]]:
-    where = limit(weights)
+def _algebraic(weights: tkf.AttentionWeights, found: tkf.Trajectory) -> tuple[Seen, list[Check]]:
+    where = tkf.theory.limit(weights)
     end = where.push(found.tokens(0)).x
     # the median: the few tokens that begin near the eigenvector, and must turn round, come one by one
-    curve = found.measure(lambda tokens: float(np.median(sphere.distance(tokens.x, end))))
+    curve = found.measure(lambda tokens: float(np.median(tkf.sphere.distance(tokens.x, end))))
     ts = np.asarray(found.snapshot_ts)
     late = ts > 100
-    fit = fit_rate(ts[late], curve[late], model="power")
+    fit = tkf.fit_rate(ts[late], curve[late], model="power")
     # x ∝ s1(a + νbτ) + s2 b: off by |P s2|/(ντ|s1|), and t = |Bᵀp|τ
     first, second = BASIS[:, 0], BASIS[:, 1]
     p = first / np.linalg.norm(first)
@@ -154,9 +167,14 @@ def _algebraic(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list
     amplitude = across * np.linalg.norm(B.T @ p) / BLOCKS["algebraic"][0, 1]
     checks = [
         near("defective: exponent in t", fit.power, -1.0, f"{ORBITS}: like 1/t", absolute=0.02),
-        near("defective: t · median angle in the end", ts[-1] * curve[-1], float(amplitude),
-             f"{ORBITS}: |P s2||Bᵀp|/(ν|s1|)", relative=0.01),
-    ]  # fmt: skip
+        near(
+            "defective: t · median angle in the end",
+            ts[-1] * curve[-1],
+            float(amplitude),
+            f"{ORBITS}: |P s2||Bᵀp|/(ν|s1|)",
+            relative=0.01,
+        ),
+    ]
     law = amplitude / np.maximum(ts, 0.3)
     return Seen(
         "algebraic", found, curve, "median angle to Π(x0)", law, f"{amplitude:.4g}/t, predicted"
@@ -166,7 +184,7 @@ def _algebraic(weights: AttentionWeights, found: Trajectory) -> tuple[Seen, list
 def _warm(quick: bool) -> Check:
     """At a finite temperature tokens come nearer to the oblique law than to the orthogonal one."""
     weights = weights_of("fixed")
-    where = limit(weights)
+    where = tkf.theory.limit(weights)
     found = worked.run(weights, 100.0, worked.sphere_tokens(800 if quick else 2400), np.linspace(0, 12, 49))
     start = np.asarray(found.x[0]) @ where.basis
     # both laws live on ±p and differ in which tokens go where: count those on the wrong side
@@ -180,30 +198,38 @@ def _warm(quick: bool) -> Check:
     return at_most(name, wrong / naive, 0.2, source)
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(seen: list[Seen]) -> Figure:
     """For each kind the tokens at three times and its curve."""
     drawing = Figure(figsize=(10.5, 9.0), layout="constrained")
     grid = drawing.subplots(3, 4, width_ratios=(1, 1, 1, 1.9))
     for row, each in zip(grid, seen, strict=True):
         ts = np.asarray(each.run.snapshot_ts)
-        where = limit(weights_of(each.kind))
+        where = tkf.theory.limit(weights_of(each.kind))
         end = each.run.x[0] if each.kind == "rotating" else where.push(each.run.tokens(0)).x
         side = (np.asarray(end) @ where.basis[:, 0] > 0).astype(int)
         for ax, k in zip(row, (0, int(np.argmin(np.abs(ts - 5))), len(ts) - 1), strict=False):
             title = f"{each.kind}, t = {ts[k]:.3g}"
-            figures.snapshot(each.run.tokens(k), ax=ax, colour=side, title=title)
+            tkf.figures.snapshot(each.run.tokens(k), ax=ax, colour=side, title=title)
             ax.title.set_fontsize(10)
         shown = ts > 0
         draw = row[3].loglog if each.kind == "algebraic" else row[3].semilogy
-        draw(ts[shown], each.curve[shown], color=figures.PALETTE[0], label="measured")
+        draw(ts[shown], each.curve[shown], color=tkf.figures.PALETTE[0], label="measured")
         draw(ts[shown], each.law[shown], color="0", linewidth=1.2, linestyle=(0, (3, 2)), label=each.name)
         if each.kind == "fixed":  # positions on E are not corrected by the flow, distances to E are
-            row[3].axhline(worked.SOLVER.rtol, color="0.6", linewidth=1.2, linestyle=(0, (1, 2)),
-                           label="tolerance of the steps")  # fmt: skip
+            row[3].axhline(
+                worked.SOLVER.rtol,
+                color="0.6",
+                linewidth=1.2,
+                linestyle=(0, (1, 2)),
+                label="tolerance of the steps",
+            )
         row[3].legend(fontsize=9)
         row[3].set_ylim(top=4)
         row[3].set(xlabel="t", ylabel=each.label)
-    drawing.supxlabel("colours: to which end ±p a token goes (rotating: on which side it began);"
-                      " diamond: the mean of all tokens", fontsize=10)  # fmt: skip
+    drawing.supxlabel(
+        "colours: to which end ±p a token goes (rotating: on which side it began);"
+        " diamond: the mean of all tokens",
+        fontsize=10,
+    )
     return drawing

@@ -24,23 +24,21 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tokenfield import figures
-from tokenfield.diagnostics.rates import Fit, fit_rate
+import tokenfield as tkf
+from tokenfield.measure.rates import Fit
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.theory.concentration import concentration_rates, laplace_envelope
-from tokenfield.weights import AttentionWeights
 
 MECHANISM = "theory §2.6: clusters of width e^(−ct) meet β^(−1/2), and leave"
 CASES = {
     "V = diag(1, .5), B = diag(.5, 2)": worked.CIRCLE,
-    "V = diag(1, .4), B = diag(.4, 2)": AttentionWeights(np.diag([0.4, 2.0]), np.diag([1.0, 0.4])),
+    "V = diag(1, .4), B = diag(.4, 2)": tkf.AttentionWeights(np.diag([0.4, 2.0]), np.diag([1.0, 0.4])),
 }
 
 
-def predicted(weights: AttentionWeights) -> tuple[float, float]:
+def predicted(weights: tkf.AttentionWeights) -> tuple[float, float]:
     """Exponent of the least W2 in β, and slope of its time in log β."""
-    rates, leaving = concentration_rates(weights, 2), worked.leaving_rate(weights)
+    rates, leaving = tkf.theory.concentration_rates(weights, 2), worked.leaving_rate(weights)
     slope = (rates.approach + leaving) / ((rates.rate + leaving) * 2 * rates.approach)
     return -rates.rate * slope, slope
 
@@ -49,7 +47,7 @@ def predicted(weights: AttentionWeights) -> tuple[float, float]:
 class Bottoms:
     """Least W2 to Π♯ρ0 and its time, by β; the laws fitted to them."""
 
-    weights: AttentionWeights
+    weights: tkf.AttentionWeights
     betas: np.ndarray
     times: np.ndarray
     least: np.ndarray
@@ -57,20 +55,20 @@ class Bottoms:
     @property
     def exponent(self) -> Fit:
         """W(t*) = A β^power."""
-        return fit_rate(self.betas, self.least, model="power")
+        return tkf.fit_rate(self.betas, self.least, model="power")
 
     @property
     def over_envelope(self) -> Fit:
         """The same of W(t*)/√(log(β+1)/β)."""
-        return fit_rate(self.betas, self.least / laplace_envelope(self.betas), model="power")
+        return tkf.fit_rate(self.betas, self.least / tkf.theory.laplace_envelope(self.betas), model="power")
 
     @property
     def slope(self) -> Fit:
         """t* = −rate·log β + const, as the law e^{t*} = A e^{−rate·log β}."""
-        return fit_rate(np.log(self.betas), np.exp(self.times), model="exponential")
+        return tkf.fit_rate(np.log(self.betas), np.exp(self.times), model="exponential")
 
 
-def bottoms(weights: AttentionWeights, found: xr.Dataset) -> Bottoms:
+def bottoms(weights: tkf.AttentionWeights, found: xr.Dataset) -> Bottoms:
     """Those of the curves of a sweep over β (`worked.limit_grid`)."""
     W = found.limit_distance.transpose("beta", "time").values
     times, least = np.array([worked.bottom(found.time.values, row) for row in W]).T
@@ -81,11 +79,21 @@ def exponent_checks(found: Bottoms, name: str = "") -> list[Check]:
     """Exponents against the mechanism; `name` of the weights, where there are several."""
     exponent, slope = predicted(found.weights)
     return [
-        near(f"exponent of least W2 in β{name}", found.exponent.power, exponent,
-             f"{MECHANISM}: −rs", absolute=0.05),
-        near(f"slope of its time t* in log β{name}", -found.slope.rate, slope,
-             f"{MECHANISM}: s = (c + v)/((r + v)·2c)", relative=0.1),
-    ]  # fmt: skip
+        near(
+            f"exponent of least W2 in β{name}",
+            found.exponent.power,
+            exponent,
+            f"{MECHANISM}: −rs",
+            absolute=0.05,
+        ),
+        near(
+            f"slope of its time t* in log β{name}",
+            -found.slope.rate,
+            slope,
+            f"{MECHANISM}: s = (c + v)/((r + v)·2c)",
+            relative=0.1,
+        ),
+    ]
 
 
 def grids(quick: bool) -> dict[str, dict[str, Any]]:
@@ -101,22 +109,43 @@ def grids(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        swept: datasets of the declared sweeps, by name.
+    """
     found, checks, rows = {}, [], []
     for (name, weights), data in zip(CASES.items(), swept.values(), strict=False):
         each = found[name] = bottoms(weights, data)
         checks += exponent_checks(each, f"; {name}")
-        rows += [{"weights": name, "beta": b, "least W2": w, "at t": t,
-                  "sqrt(log(beta+1)/beta)": float(laplace_envelope(b))}
-                 for b, w, t in zip(each.betas, each.least, each.times, strict=True)]  # fmt: skip
+        rows += [
+            {
+                "weights": name,
+                "beta": b,
+                "least W2": w,
+                "at t": t,
+                "sqrt(log(beta+1)/beta)": float(tkf.theory.laplace_envelope(b)),
+            }
+            for b, w, t in zip(each.betas, each.least, each.times, strict=True)
+        ]
     first = next(iter(found.values()))
-    checks.append(at_most("exponent in β of least W2 over √(log(β+1)/β)", first.over_envelope.power, 0.0,
-                          f"{worked.PAPER}: least W2 at t ~ log β, Laplace gap √(log(β+1)/β)"))  # fmt: skip
+    checks.append(
+        at_most(
+            "exponent in β of least W2 over √(log(β+1)/β)",
+            first.over_envelope.power,
+            0.0,
+            f"{worked.PAPER}: least W2 at t ~ log β, Laplace gap √(log(β+1)/β)",
+        )
+    )
     data = xr.Dataset(
-        {"least": (("weights", "beta"), np.array([each.least for each in found.values()])),
-         "when": (("weights", "beta"), np.array([each.times for each in found.values()]))},
+        {
+            "least": (("weights", "beta"), np.array([each.least for each in found.values()])),
+            "when": (("weights", "beta"), np.array([each.times for each in found.values()])),
+        },
         {"beta": first.betas},
-    )  # fmt: skip
+    )
     return Result(checks, rows, data, figure(found))
 
 
@@ -128,12 +157,13 @@ RECIPE = Recipe(
 )
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(found: dict[str, Bottoms]) -> Figure:
     """Least distance and its time against β, a row for each of the weights."""
     drawing = Figure(figsize=(10, 4.2 * len(found)), layout="constrained")
-    for (left, right), (name, each) in zip(drawing.subplots(len(found), 2, squeeze=False), found.items(),
-                                           strict=True):  # fmt: skip
+    for (left, right), (name, each) in zip(
+        drawing.subplots(len(found), 2, squeeze=False), found.items(), strict=True
+    ):
         draw_least(left, each)
         draw_times(right, each)
         left.set_title(name, loc="left")
@@ -147,12 +177,18 @@ def _interval(low: float, high: float) -> str:
 def draw_least(ax: Axes, found: Bottoms) -> None:
     """Least W2 with its power law and the theorem's envelope."""
     fit = found.exponent
-    ax.loglog(found.betas, found.least, "o", color=figures.PALETTE[0], label="measured")
+    ax.loglog(found.betas, found.least, "o", color=tkf.figures.PALETTE[0], label="measured")
     text = f"fit: β^{fit.power:.3f}, 95% {_interval(*fit.power_interval)}"
-    ax.loglog(found.betas, fit.predict(found.betas), color=figures.PALETTE[0], linewidth=1, label=text)
-    envelope = laplace_envelope(found.betas)
-    ax.loglog(found.betas, envelope, color="0", linestyle=(0, (3, 2)), linewidth=1.2,
-              label="√(log(β+1)/β), theorem's order")  # fmt: skip
+    ax.loglog(found.betas, fit.predict(found.betas), color=tkf.figures.PALETTE[0], linewidth=1, label=text)
+    envelope = tkf.theory.laplace_envelope(found.betas)
+    ax.loglog(
+        found.betas,
+        envelope,
+        color="0",
+        linestyle=(0, (3, 2)),
+        linewidth=1.2,
+        label="√(log(β+1)/β), theorem's order",
+    )
     ax.set(xlabel="β", ylabel="least W2 to Π♯ρ0")
     ax.legend(loc="lower left", fontsize=9)
 
@@ -163,11 +199,17 @@ def draw_times(ax: Axes, found: Bottoms) -> None:
     slope = predicted(found.weights)[1]
     low, high = (-fit.interval[1], -fit.interval[0])
     logs = np.log(found.betas)
-    ax.semilogx(found.betas, found.times, "o", color=figures.PALETTE[1], label="measured")
+    ax.semilogx(found.betas, found.times, "o", color=tkf.figures.PALETTE[1], label="measured")
     line = np.log(fit.predict(logs))
     text = f"fit: {-fit.rate:.3f} log β + const, 95% {_interval(low, high)}"
-    ax.semilogx(found.betas, line, color=figures.PALETTE[1], linewidth=1, label=text)
-    ax.semilogx(found.betas, np.mean(found.times) + slope * (logs - logs.mean()), color="0",
-                linestyle=(0, (3, 2)), linewidth=1.2, label=f"slope {slope:g}, predicted")  # fmt: skip
+    ax.semilogx(found.betas, line, color=tkf.figures.PALETTE[1], linewidth=1, label=text)
+    ax.semilogx(
+        found.betas,
+        np.mean(found.times) + slope * (logs - logs.mean()),
+        color="0",
+        linestyle=(0, (3, 2)),
+        linewidth=1.2,
+        label=f"slope {slope:g}, predicted",
+    )
     ax.set(xlabel="β", ylabel="time t* of the least W2")
     ax.legend(loc="upper left", fontsize=9)

@@ -6,23 +6,24 @@ minus V's Rayleigh quotient on E, and comes to the dominant eigenspace of V at t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from tokenfield import figures
-from tokenfield.diagnostics.approach import angle_to
-from tokenfield.diagnostics.phases import Phases, phases
+import tokenfield as tkf
+from tokenfield.measure.target import angle_to
+from tokenfield.models.attention import SoftmaxAttention
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, near
-from tokenfield.theory.spectral import dominant
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
-from tokenfield.weights import AttentionWeights
+from tokenfield.sweeps.grid import Grid
+from tokenfield.sweeps.objects import declare_runs
+
+if TYPE_CHECKING:
+    from tokenfield.measure.phases import Phases
 
 MECHANISM = "theory §2.6: clusters move by y' = P_y V y"
 #: A token this close to the dominant eigenspace of V has ended there.
@@ -30,7 +31,7 @@ ENDED = 0.05
 
 
 @dataclass(frozen=True)
-class Case:
+class TerminalCase:
     """Diagonal B and V, a temperature, and how many tokens stand for the law."""
 
     name: str
@@ -41,21 +42,21 @@ class Case:
     last: float
 
     @property
-    def weights(self) -> AttentionWeights:
+    def weights(self) -> tkf.AttentionWeights:
         """B and V."""
-        return AttentionWeights(np.diag(self.B), np.diag(self.V))
+        return tkf.AttentionWeights(np.diag(self.B), np.diag(self.V))
 
-    def tokens(self) -> Tokens:
+    def tokens(self) -> tkf.Tokens:
         """A law without symmetry."""
         return worked.circle_tokens(self.n) if len(self.B) == 2 else worked.sphere_tokens(self.n, len(self.B))
 
 
 CASES = (
-    Case("d = 2", (0.5, 2), (1, 0.5), 1000, 600, 55),
-    Case("d = 3", (0.5, 2, 1), (1, 0.5, 0.2), 50, 800, 40),
-    Case("d = 3, E a plane", (2, 2, 0.3), (0.5, 0.5, 1), 50, 800, 40),
-    Case("d = 3, V's a plane", (0.3, 0.3, 2), (1, 1, 0.5), 50, 800, 40),
-    Case("d = 8", (0.5, 2, 1, 1, 1, 1, 1, 1), (1, 0.5, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1), 10, 600, 40),
+    TerminalCase("d = 2", (0.5, 2), (1, 0.5), 1000, 600, 55),
+    TerminalCase("d = 3", (0.5, 2, 1), (1, 0.5, 0.2), 50, 800, 40),
+    TerminalCase("d = 3, E a plane", (2, 2, 0.3), (0.5, 0.5, 1), 50, 800, 40),
+    TerminalCase("d = 3, V's a plane", (0.3, 0.3, 2), (1, 1, 0.5), 50, 800, 40),
+    TerminalCase("d = 8", (0.5, 2, 1, 1, 1, 1, 1, 1), (1, 0.5, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1), 10, 600, 40),
 )
 
 
@@ -63,37 +64,36 @@ CASES = (
 class Ended:
     """A case, its run and its phases."""
 
-    case: Case
-    run: Trajectory
-    phases: Phases
+    case: TerminalCase
+    run: tkf.Trajectory
+    phases: "Phases"
 
     @property
     def share(self) -> float:
         """Mass that is within 0.05 of the dominant eigenspace of V in the end."""
         end = self.run.tokens(-1)
-        V = dominant(np.asarray(self.case.weights.V))
+        V = tkf.theory.dominant(np.asarray(self.case.weights.V))
         return float(np.asarray(end.weights) @ (angle_to(end, V.basis) < ENDED))
 
 
-def grid(cases: Sequence[Case]) -> dict[str, Any]:
+def grid(cases: Sequence[TerminalCase]) -> Grid:
     """The sweep of the cases to their ends."""
-    ts = [np.linspace(0, case.last, int(4 * case.last) + 1) for case in cases]
-    return {
-        "model": {"kind": "softmax"},
-        "solver": declared.adaptive(worked.SOLVER),
-        "sweep": declared.together(
-            {"weights": declared.attention(case.weights), "model.beta": float(case.beta),
-             "initial": declared.atoms(case.tokens()), "times.at": each.tolist(),
-             "run": {"measure": [], "snapshots": list(range(len(each))), "summation": "direct"}}
-            for case, each in zip(cases, ts, strict=True)
-        ),
-    }  # fmt: skip
+    return declare_runs(
+        [SoftmaxAttention(case.weights, float(case.beta)) for case in cases],
+        [case.tokens() for case in cases],
+        [np.linspace(0, case.last, int(4 * case.last) + 1) for case in cases],
+        worked.SOLVER,
+        measure=(),
+        snapshots=None,
+        summation="direct",
+        together=True,
+    )
 
 
-def ended(cases: Sequence[Case], found: xr.Dataset) -> list[Ended]:
+def ended(cases: Sequence[TerminalCase], found: xr.Dataset) -> list[Ended]:
     """The runs of the sweep with their phases."""
     return [
-        Ended(case, each, phases(each, case.weights))
+        Ended(case, each, tkf.phases(each, case.weights))
         for case, each in zip(cases, declared.runs(found), strict=True)
     ]
 
@@ -101,30 +101,48 @@ def ended(cases: Sequence[Case], found: xr.Dataset) -> list[Ended]:
 def checks(ended: Ended) -> list[Check]:
     """All mass in V's dominant eigenspace; on the circle also the rates of leaving and of arriving."""
     name, weights = ended.case.name, ended.case.weights
-    found = [near(f"mass that ends in V's dominant eigenspace, {name}", ended.share, 1.0,
-                  f"{worked.PAPER}, experiments; {MECHANISM}", absolute=1e-6)]  # fmt: skip
+    found = [
+        near(
+            f"mass that ends in V's dominant eigenspace, {name}",
+            ended.share,
+            1.0,
+            f"{worked.PAPER}, experiments; {MECHANISM}",
+            absolute=1e-6,
+        )
+    ]
     if weights.d > 2:
         return found
     arrive, leave = ended.phases.get("terminal"), ended.phases.get("escape")
-    gap = dominant(np.asarray(weights.V)).gap
+    gap = tkf.theory.dominant(np.asarray(weights.V)).gap
     arrived = np.nan if arrive is None or arrive.rate is None else arrive.rate
     left = np.nan if leave is None or leave.rate is None else leave.rate
     return [
         *found,
-        near(f"growth of W2 in the escape, {name}", left, worked.leaving_rate(weights),
-             f"{MECHANISM}: top of V − ⟨p, Vp⟩, as β → ∞", relative=0.1),
+        near(
+            f"growth of W2 in the escape, {name}",
+            left,
+            worked.leaving_rate(weights),
+            f"{MECHANISM}: top of V − ⟨p, Vp⟩, as β → ∞",
+            relative=0.1,
+        ),
         near(f"rate of arrival at ±e1, {name}", arrived, gap, f"{MECHANISM}: the gap of V", relative=0.05),
-    ]  # fmt: skip
+    ]
 
 
-def _cases(quick: bool) -> Sequence[Case]:
+def _cases(quick: bool) -> Sequence[TerminalCase]:
     """More tokens and a lower temperature in the full size."""
-    bigger = [Case(c.name, c.B, c.V, 2 * c.beta, 5 * c.n // 2, c.last + 10) for c in CASES]
+    bigger = [TerminalCase(c.name, c.B, c.V, 2 * c.beta, 5 * c.n // 2, c.last + 10) for c in CASES]
     return CASES if quick else bigger
 
 
 def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        swept: datasets of the declared sweeps, by name.
+    """
     progress(0.0, "phases")
     all_ended = ended(_cases(quick), swept["cases"])
     found = [check for ended in all_ended for check in checks(ended)]
@@ -143,11 +161,19 @@ def _table(all_ended: list[Ended]) -> list[dict[str, str | float]]:
     rows: list[dict[str, str | float]] = []
     for ended in all_ended:
         for phase in ended.phases.found:
-            rows.append({"case": ended.case.name, "beta": ended.case.beta, "phase": phase.name,
-                         "start": phase.start, "stop": phase.stop,
-                         "rate": "" if phase.rate is None else phase.rate,
-                         "angle to E": phase.to_limit, "angle to V's": phase.to_end,
-                         "clusters": phase.clusters})  # fmt: skip
+            rows.append(
+                {
+                    "case": ended.case.name,
+                    "beta": ended.case.beta,
+                    "phase": phase.name,
+                    "start": phase.start,
+                    "stop": phase.stop,
+                    "rate": "" if phase.rate is None else phase.rate,
+                    "angle to E": phase.to_limit,
+                    "angle to V's": phase.to_end,
+                    "clusters": phase.clusters,
+                }
+            )
     return rows
 
 
@@ -162,7 +188,7 @@ def _data(all_ended: list[Ended]) -> xr.Dataset:
     return xr.Dataset(variables, attrs=notes)
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(all_ended: list[Ended]) -> Figure:
     """For every case the tokens in the start, when closest to Π♯ρ0, and at the end; the angles below."""
     count = len(all_ended)
@@ -177,13 +203,18 @@ def figure(all_ended: list[Ended]) -> Figure:
             if k == 0:
                 seen = ", principal directions" * (ended.run.tokens(0).d > 3)
                 title = f"{ended.case.name}{seen}\n{title}"
-            figures.snapshot(ended.run.tokens(k), ax=ax, colour=side, title=title)
+            tkf.figures.snapshot(ended.run.tokens(k), ax=ax, colour=side, title=title)
             ax.set_xlabel("")
             ax.title.set_fontsize(10)
         ax = column[3]
-        ax.plot(ts, ended.phases.to_limit, color=figures.PALETTE[0], label="to that of V Bᵀ")
-        ax.plot(ts, ended.phases.to_end, color=figures.PALETTE[1], linestyle=figures.DASHES[1],
-                label="to that of V")  # fmt: skip
+        ax.plot(ts, ended.phases.to_limit, color=tkf.figures.PALETTE[0], label="to that of V Bᵀ")
+        ax.plot(
+            ts,
+            ended.phases.to_end,
+            color=tkf.figures.PALETTE[1],
+            linestyle=tkf.figures.DASHES[1],
+            label="to that of V",
+        )
         ax.set(xlabel="t", ylim=(0, 1.65))
     grid[3, 0].set_ylabel("angle to dominant\neigenspace (rms)")
     for ax in grid[3, 1:]:

@@ -9,7 +9,6 @@ Where another eigenvalue crosses the dominant pair, the gap closes like |s − s
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,17 +16,15 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tokenfield import figures
-from tokenfield import weights as ensembles
-from tokenfield.diagnostics.approach import rms_angle
-from tokenfield.diagnostics.rates import fit_rate
-from tokenfield.diagnostics.transport import limit_distance
+import tokenfield as tkf
+from tokenfield.measure.limit_law import limit_distance
+from tokenfield.measure.target import rms_angle
+from tokenfield.models.attention import ZeroTemperature
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, Row, at_most, near
-from tokenfield.theory.spectral import Limit, limit
-from tokenfield.trajectory import Trajectory
-from tokenfield.weights import AttentionWeights
+from tokenfield.sweeps.grid import Grid
+from tokenfield.sweeps.objects import declare_runs
 
 SPECTRUM = (1.0, 0.7, 0.4, 0.1, -0.2, -0.5)
 DIMENSION = len(SPECTRUM)
@@ -41,15 +38,15 @@ class Path:
 
     key: int
 
-    def weights(self, s: float) -> AttentionWeights:
+    def weights(self, s: float) -> tkf.AttentionWeights:
         """B and V at a point of the path."""
-        B = (1 - s) * np.eye(DIMENSION) + s * np.asarray(ensembles.gaussian(DIMENSION, 100 + self.key))
-        V = (1 - s) * np.asarray(ensembles.with_spectrum(SPECTRUM, self.key))
-        return AttentionWeights(B, V + s * np.asarray(ensembles.gaussian(DIMENSION, 200 + self.key)))
+        B = (1 - s) * np.eye(DIMENSION) + s * np.asarray(tkf.ensembles.gaussian(DIMENSION, 100 + self.key))
+        V = (1 - s) * np.asarray(tkf.ensembles.with_spectrum(SPECTRUM, self.key))
+        return tkf.AttentionWeights(B, V + s * np.asarray(tkf.ensembles.gaussian(DIMENSION, 200 + self.key)))
 
-    def limit(self, s: float) -> Limit:
+    def limit(self, s: float) -> tkf.theory.Limit:
         """The limit at a point of the path."""
-        return limit(self.weights(s))
+        return tkf.theory.limit(self.weights(s))
 
 
 #: On the first eigenvalues merge three times; on the second they merge, then one crosses the pair.
@@ -66,7 +63,13 @@ class Transition:
 
 
 def transition(path: Path, low: float, high: float) -> Transition:
-    """The change of kind between two points, by bisection."""
+    """The change of kind between two points, by bisection.
+
+    Args:
+        path: of the matrices.
+        low: a point before the change.
+        high: a point after it.
+    """
     kind = path.limit(low).kind
     while high - low > 1e-12:
         middle = (low + high) / 2
@@ -78,12 +81,12 @@ def transition(path: Path, low: float, high: float) -> Transition:
 
 
 @dataclass(frozen=True, eq=False)
-class Drift:
+class SpectralDrift:
     """What was found along a path, at the points `s`; `eigenvalues` (points, d)."""
 
     path: Path
     s: np.ndarray
-    limits: list[Limit]
+    limits: list[tkf.theory.Limit]
     eigenvalues: np.ndarray
     speed: np.ndarray
     asymmetry: np.ndarray
@@ -100,20 +103,23 @@ class Drift:
         return np.array([each.kind == "rotating" for each in self.limits])
 
 
-def drift(path: Path, points: np.ndarray) -> Drift:
+def drift(path: Path, points: np.ndarray) -> SpectralDrift:
     """Spectrum, limit, its speed and its transitions along a path."""
     limits = [path.limit(s) for s in points]
     values = [np.linalg.eigvals(np.asarray(path.weights(s).D)) for s in points]
-    return Drift(
+    return SpectralDrift(
         path,
         points,
         limits,
         np.array([np.sort_complex(each)[::-1] for each in values]),
         np.array([_speed(path, s) for s in points]),
         np.array([_asymmetry(path, s) for s in points]),
-        [transition(path, points[k], points[k + 1]) for k, (a, b) in enumerate(itertools.pairwise(limits))
-         if a.kind != b.kind],
-    )  # fmt: skip
+        [
+            transition(path, points[k], points[k + 1])
+            for k, (a, b) in enumerate(itertools.pairwise(limits))
+            if a.kind != b.kind
+        ],
+    )
 
 
 def _speed(path: Path, s: float, step: float = 1e-4) -> float:
@@ -135,19 +141,21 @@ def _simulated(quick: bool) -> list[tuple[Path, float]]:
     return [(path, float(s)) for path in PATHS for s in np.linspace(0.05, 0.95, 7 if quick else 13)]
 
 
-def grids(quick: bool) -> dict[str, dict[str, Any]]:
+def grids(quick: bool) -> dict[str, Grid]:
     """Zero-temperature runs at points of the paths, each until long after its gap has done its work."""
     tokens = worked.sphere_tokens(256 if quick else 2048, DIMENSION)
-    cases = [{"weights": declared.attention(path.weights(s)), "times.at": [0.0, _long(path, s)]}
-             for path, s in _simulated(quick)]  # fmt: skip
+    places = _simulated(quick)
     return {
-        "path": {
-            "model": {"kind": "zero-temperature"},
-            "initial": declared.atoms(tokens),
-            "solver": declared.adaptive(worked.SOLVER),
-            "run": {"measure": [], "snapshots": [0, -1], "summation": "direct"},
-            "sweep": declared.together(cases),
-        }
+        "path": declare_runs(
+            [ZeroTemperature(path.weights(s)) for path, s in places],
+            tokens,
+            [np.array([0.0, _long(path, s)]) for path, s in places],
+            worked.SOLVER,
+            measure=(),
+            snapshots=[0, -1],
+            summation="direct",
+            together=True,
+        )
     }
 
 
@@ -157,7 +165,13 @@ def _long(path: Path, s: float) -> float:
 
 
 def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        found: datasets of the declared sweeps, by name.
+    """
     points = np.linspace(0, 1, 101 if quick else 401)
     drifts = []
     for k, path in enumerate(PATHS):
@@ -166,9 +180,7 @@ def run(quick: bool, progress: Progress, found: Mapping[str, xr.Dataset]) -> Res
     progress(2 / 3, "where the runs ended")
     checks = [_closing(each.path, change) for each in drifts for change in each.transitions]
     ended = declared.runs(found["path"])
-    checks += [
-        _ended(path, s, each) for (path, s), each in zip(_simulated(quick), ended, strict=True)
-    ]  # fmt: skip
+    checks += [_ended(path, s, each) for (path, s), each in zip(_simulated(quick), ended, strict=True)]
     rows = [row for each in drifts for row in _rows(each)]
     return Result(checks, rows, _data(drifts), figure(drifts))
 
@@ -189,13 +201,13 @@ def _closing(path: Path, change: Transition) -> Check:
     """Exponent with which the gap, or the frequency of a new pair, vanishes at the transition, fixed side."""
     away = np.logspace(-6, -3.5, 11)
     gaps = [path.limit(change.s + (-a if change.fixed_below else a)).gap for a in away]
-    power = fit_rate(away, gaps, model="power").power
+    power = tkf.fit_rate(away, gaps, model="power").power
     kind = "merging" if change.merging else "crossing"
     name = f"exponent of the gap at s = {change.s:.4f}, {kind}, {_name(path)}"
     return near(name, power, 0.5 if change.merging else 1.0, BRANCH, absolute=0.03)
 
 
-def _ended(path: Path, s: float, found: Trajectory) -> Check:
+def _ended(path: Path, s: float, found: tkf.Trajectory) -> Check:
     """Whether the zero-temperature flow ends where the limit says."""
     where = path.limit(s)
     tokens, end = found.tokens(0), found.tokens(-1)
@@ -206,15 +218,22 @@ def _ended(path: Path, s: float, found: Trajectory) -> Check:
     return at_most(f"{name}: W2 to Π♯ρ0 in the end", limit_distance(where, tokens)(end), 1e-3, ORBITS)
 
 
-def _rows(found: Drift) -> list[Row]:
+def _rows(found: SpectralDrift) -> list[Row]:
     return [
-        {"path": _name(found.path), "s": s, "kind": each.kind, "real part": float(np.real(each.eigenvalue)),
-         "gap": each.gap, "asymmetry": a, "speed of the law": v}
+        {
+            "path": _name(found.path),
+            "s": s,
+            "kind": each.kind,
+            "real part": float(np.real(each.eigenvalue)),
+            "gap": each.gap,
+            "asymmetry": a,
+            "speed of the law": v,
+        }
         for s, each, a, v in zip(found.s, found.limits, found.asymmetry, found.speed, strict=True)
-    ]  # fmt: skip
+    ]
 
 
-def _data(drifts: Sequence[Drift]) -> xr.Dataset:
+def _data(drifts: Sequence[SpectralDrift]) -> xr.Dataset:
     def stack(name: str) -> np.ndarray:
         return np.stack([getattr(each, name) for each in drifts])
 
@@ -230,8 +249,8 @@ def _data(drifts: Sequence[Drift]) -> xr.Dataset:
     )
 
 
-@matplotlib.rc_context(figures.STYLE)
-def figure(drifts: Sequence[Drift]) -> Figure:
+@matplotlib.rc_context(tkf.figures.STYLE)
+def figure(drifts: Sequence[SpectralDrift]) -> Figure:
     """Spectrum, gap, speed of the law and asymmetry along each path; rotating stretches shaded."""
     drawing = Figure(figsize=(11.5, 8.5), layout="constrained")
     grid = drawing.subplots(3, len(drifts), sharex=True, sharey="row", height_ratios=(1.5, 1, 1))
@@ -247,18 +266,23 @@ def figure(drifts: Sequence[Drift]) -> Figure:
     return drawing
 
 
-def _draw(column: Sequence[Axes], found: Drift) -> None:
+def _draw(column: Sequence[Axes], found: SpectralDrift) -> None:
     spectrum, gap, speed = column
     real = np.abs(np.imag(found.eigenvalues)) < 1e-9
     at = np.broadcast_to(found.s[:, None], real.shape)
     for which, mark, colour, name in ((real, "o", 0, "real"), (~real, "s", 1, "pair")):
-        spectrum.plot(at[which], np.real(found.eigenvalues)[which], mark, markersize=3,
-                      color=figures.PALETTE[colour], label=name)  # fmt: skip
+        spectrum.plot(
+            at[which],
+            np.real(found.eigenvalues)[which],
+            mark,
+            markersize=3,
+            color=tkf.figures.PALETTE[colour],
+            label=name,
+        )
     spectrum.set_title(_name(found.path), loc="left")
     gap.semilogy(found.s, found.gaps, color="0.1")
-    speed.semilogy(found.s, found.speed, color=figures.PALETTE[2], label="speed of the\nlimit law")
-    speed.semilogy(found.s[1:], found.asymmetry[1:], color="0.4", linestyle=(0, (3, 2)),
-                   label="‖D − Dᵀ‖/‖D‖")  # fmt: skip
+    speed.semilogy(found.s, found.speed, color=tkf.figures.PALETTE[2], label="speed of the\nlimit law")
+    speed.semilogy(found.s[1:], found.asymmetry[1:], color="0.4", linestyle=(0, (3, 2)), label="‖D − Dᵀ‖/‖D‖")
     speed.set_xlabel("s, from symmetric (0) to random (1)")
     edges = [found.s[0], *(change.s for change in found.transitions), found.s[-1]]
     for low, high in itertools.pairwise(edges):

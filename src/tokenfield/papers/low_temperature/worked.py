@@ -6,28 +6,21 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from tokenfield import initial
-from tokenfield.diagnostics.transport import limit_distance
-from tokenfield.models import Model, SoftmaxAttention, ZeroTemperature
+import tokenfield as tkf
+from tokenfield.measure.limit_law import limit_distance
 from tokenfield.papers import declared
-from tokenfield.simulate import simulate
-from tokenfield.solvers import Adaptive
-from tokenfield.theory.spectral import Limit, limit
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
-from tokenfield.weights import AttentionWeights
 
 PAPER = "arXiv 2605.10931"
 #: The worked case of theory §2.6: E = span e2 for D = diag(½, 1), V ends at ±e1; c = ¼, κ = 1.
-CIRCLE = AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))
+CIRCLE = tkf.AttentionWeights(np.diag([0.5, 2.0]), np.diag([1.0, 0.5]))
 #: The same on S²: D = diag(½, 1, ⅕), and c = ¼ again.
-SPHERE = AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.2]))
+SPHERE = tkf.AttentionWeights(np.diag([0.5, 2.0, 1.0]), np.diag([1.0, 0.5, 0.2]))
 #: Up to this many tokens the direct sums are quicker than the fast ones are compiled.
 DIRECT = 2500
 #: What the pictures of tokens show.
 KEY = r"colours: on which side of $E^\perp$ a token began; diamond: the mean of all tokens"
 #: What these recipes ask of a run.
-SOLVER = Adaptive(rtol=1e-7, atol=1e-10)
+SOLVER = tkf.Adaptive(rtol=1e-7, atol=1e-10)
 #: Tokens per angle near ±e1 against the mean, as the map θ = u − (a/2) sin 2u has them: 1/(1 − a).
 GRADING = 0.9999
 #: The same towards E^⊥ on S². More was only tried at β = 100: W2 .0921 (.9999), .0898 (.98), 2,926 tokens.
@@ -42,7 +35,7 @@ def density(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n"]:
     return 1 + x[:, : len(tilt)] @ tilt
 
 
-def circle_tokens(n: int, grading: float = GRADING) -> Tokens:
+def circle_tokens(n: int, grading: float = GRADING) -> tkf.Tokens:
     """Quadrature tokens on the circle, crowded near ±e1: there the flow pulls them apart.
 
     θ = u − (a/2) sin 2u with equispaced u, weights f(θ)dθ/du: spectrally accurate, like equispaced tokens.
@@ -53,10 +46,10 @@ def circle_tokens(n: int, grading: float = GRADING) -> Tokens:
     theta = u - grading / 2 * np.sin(2 * u)
     x = np.stack([np.cos(theta), np.sin(theta)], axis=1)
     mass = (1 - grading * np.cos(2 * u)) * density(x)
-    return Tokens(x, mass / mass.sum())
+    return tkf.Tokens(x, mass / mass.sum())
 
 
-def graded_sphere_tokens(n: int, grading: float = RING_GRADING) -> Tokens:
+def graded_sphere_tokens(n: int, grading: float = RING_GRADING) -> tkf.Tokens:
     """About n quadrature tokens on S² in rings about e2, crowded near E^⊥ as on the circle.
 
     The colatitude is u + (a/2) sin 2u at Gauss nodes cos u. A few thousand of them give what a
@@ -72,37 +65,60 @@ def graded_sphere_tokens(n: int, grading: float = RING_GRADING) -> Tokens:
     across, up = np.sin(chi)[:, None], np.broadcast_to(np.cos(chi)[:, None], phi.shape)
     x = np.stack([across * np.cos(phi), up, across * np.sin(phi)], axis=-1).reshape(-1, 3)
     weights = np.repeat(mass, around) * density(x)
-    return Tokens(x, weights / weights.sum())
+    return tkf.Tokens(x, weights / weights.sum())
 
 
-def sphere_tokens(n: int, d: int = 3) -> Tokens:
+def sphere_tokens(n: int, d: int = 3) -> tkf.Tokens:
     """About n quadrature tokens on the sphere of R^d."""
-    return initial.sphere_density(density, n, d)
+    return tkf.initial.sphere_density(density, n, d)
 
 
-def model_at(weights: AttentionWeights, beta: float) -> Model:
+def model_at(weights: tkf.AttentionWeights, beta: float) -> tkf.Model:
     """Softmax attention, or for β = ∞ the zero-temperature flow."""
-    return ZeroTemperature(weights) if np.isinf(beta) else SoftmaxAttention(weights, beta)
+    return tkf.ZeroTemperature(weights) if np.isinf(beta) else tkf.SoftmaxAttention(weights, beta)
 
 
-def run(weights: AttentionWeights, beta: float, tokens: Tokens, ts: np.ndarray) -> Trajectory:
-    """One run at the tolerance of these recipes."""
-    return simulate(model_at(weights, beta), tokens, ts, SOLVER, _summation(tokens))
+def run(weights: tkf.AttentionWeights, beta: float, tokens: tkf.Tokens, ts: np.ndarray) -> tkf.Trajectory:
+    """One run at the tolerance of these recipes.
+
+    Args:
+        weights: B and V.
+        beta: inverse temperature; infinite: zero temperature.
+        tokens: the initial law.
+        ts: saved times, (times,), from 0.
+    """
+    return tkf.simulate(model_at(weights, beta), tokens, ts, SOLVER, _summation(tokens))
 
 
-def _summation(tokens: Tokens) -> str:
+def _summation(tokens: tkf.Tokens) -> str:
     return "direct" if tokens.n <= DIRECT else "auto"
 
 
-def distances(trajectory: Trajectory, where: Limit, p: float = 2) -> Float[np.ndarray, "times"]:
-    """W_p to Π♯ρ0 at every saved time (`limit_distance`)."""
+def distances(
+    trajectory: tkf.Trajectory, where: tkf.theory.Limit, p: float = 2
+) -> Float[np.ndarray, "times"]:
+    """W_p to Π♯ρ0 at every saved time (`limit_distance`).
+
+    Args:
+        trajectory: the run.
+        where: Π.
+        p: order of the distance, 1 or 2.
+    """
     return trajectory.measure(limit_distance(where, trajectory.tokens(0), p))
 
 
 def grid(
-    weights: AttentionWeights, betas: ArrayLike, initial: dict[str, Any], ts: np.ndarray, **run: Any
+    weights: tkf.AttentionWeights, betas: ArrayLike, initial: dict[str, Any], ts: np.ndarray, **run: Any
 ) -> dict[str, Any]:
-    """A sweep over β of runs at the tolerance of these recipes; `run`: what is measured and kept."""
+    """A sweep over β of runs at the tolerance of these recipes.
+
+    Args:
+        weights: B and V.
+        betas: inverse temperatures, (betas,).
+        initial: [initial] of the sweep.
+        ts: saved times, (times,), from 0.
+        **run: [run] of the sweep: what is measured and kept.
+    """
     return {
         "weights": declared.attention(weights),
         "model": {"kind": "softmax"},
@@ -114,25 +130,43 @@ def grid(
     }
 
 
-def limit_grid(weights: AttentionWeights, betas: ArrayLike, tokens: Tokens, ts: np.ndarray) -> dict[str, Any]:
-    """The sweep over β that measures W2 to Π♯ρ0 over time."""
+def limit_grid(
+    weights: tkf.AttentionWeights, betas: ArrayLike, tokens: tkf.Tokens, ts: np.ndarray
+) -> dict[str, Any]:
+    """The sweep over β that measures W2 to Π♯ρ0 over time.
+
+    Args:
+        weights: B and V.
+        betas: inverse temperatures, (betas,).
+        tokens: the initial law.
+        ts: saved times, (times,), from 0.
+    """
     return grid(
         weights, betas, declared.atoms(tokens), ts, measure=["limit_distance"], summation=_summation(tokens)
     )
 
 
-def run_grid(weights: AttentionWeights, betas: ArrayLike, tokens: Tokens, ts: np.ndarray) -> dict[str, Any]:
-    """The sweep over β that keeps the tokens at every time."""
+def run_grid(
+    weights: tkf.AttentionWeights, betas: ArrayLike, tokens: tkf.Tokens, ts: np.ndarray
+) -> dict[str, Any]:
+    """The sweep over β that keeps the tokens at every time.
+
+    Args:
+        weights: B and V.
+        betas: inverse temperatures, (betas,).
+        tokens: the initial law.
+        ts: saved times, (times,), from 0.
+    """
     kept = list(range(len(ts)))
     return grid(weights, betas, declared.atoms(tokens), ts, snapshots=kept, summation=_summation(tokens))
 
 
-def leaving_rate(weights: AttentionWeights) -> float:
+def leaving_rate(weights: tkf.AttentionWeights) -> float:
     """Rate at which clusters leave E by y' = P_y V y: top of V minus ⟨y, Vy⟩ on E (theory §2.6).
 
     The fastest place of E counts; V symmetric.
     """
-    V, E = np.asarray(weights.V), limit(weights).basis
+    V, E = np.asarray(weights.V), tkf.theory.limit(weights).basis
     return float(np.linalg.eigvalsh(V)[-1] - np.linalg.eigvalsh(E.T @ V @ E)[0])
 
 

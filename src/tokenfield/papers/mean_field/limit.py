@@ -25,23 +25,16 @@ from matplotlib.figure import Figure
 from scipy.interpolate import CubicSpline
 from scipy.spatial import KDTree
 
-from tokenfield import density, figures, initial
-from tokenfield.diagnostics.transport import wasserstein
-from tokenfield.models import SoftmaxAttention
+import tokenfield as tkf
 from tokenfield.papers import declared
 from tokenfield.papers.low_temperature import worked
 from tokenfield.papers.recipe import Check, Progress, Recipe, Result, at_most, near
-from tokenfield.solvers import Adaptive
-from tokenfield.theory.reductions import lorentz, poisson_order, poisson_radius_order
-from tokenfield.tokens import Tokens
-from tokenfield.trajectory import Trajectory
-from tokenfield.weights import AttentionWeights
 
 KINDS = ("iid", "quadrature")
 TS = {2: np.linspace(0, 2, 5), 3: np.linspace(0, 1, 3), 5: np.linspace(0, 1, 3)}
 MODELS = {
-    2: SoftmaxAttention(worked.CIRCLE, 4.0),
-    3: SoftmaxAttention(AttentionWeights(np.eye(3), np.diag([1.0, 0.5, 0.2])), 3.0),
+    2: tkf.SoftmaxAttention(worked.CIRCLE, 4.0),
+    3: tkf.SoftmaxAttention(tkf.AttentionWeights(np.eye(3), np.diag([1.0, 0.5, 0.2])), 3.0),
 }
 #: The Poisson law of d = 5.
 AXIS, RADIUS = np.eye(5)[0], 0.3
@@ -96,14 +89,20 @@ def _grid(d: int, n: int, keys: list[int]) -> dict[str, Any]:
         "weights": declared.attention(MODELS[d].weights),
         "model": {"kind": "softmax", "beta": float(MODELS[d].beta)},
         "times": {"at": TS[d].tolist()},
-        "solver": declared.adaptive(Adaptive(rtol=1e-7, atol=1e-9)),
+        "solver": declared.adaptive(tkf.Adaptive(rtol=1e-7, atol=1e-9)),
         "run": {"measure": [], "snapshots": list(range(len(TS[d]))), "summation": summation},
         "sweep": {"initial": laws},
     }
 
 
 def law(d: int, n: int, key: int | None) -> dict[str, Any]:
-    """[initial]: n independent tokens of 1 + ⟨tilt, x⟩ with a key, quadrature tokens without one."""
+    """[initial]: tokens of the density 1 + ⟨tilt, x⟩.
+
+    Args:
+        d: dimension of the surrounding space, 2 or 3.
+        n: how many tokens.
+        key: seed of independent tokens; None: quadrature tokens.
+    """
     drawn = {} if key is None else {"key": key}
     if d == 2:
         return {"law": "circle_density", "n": n, "cos": [worked.TILT[0]], "sin": [worked.TILT[1]]} | drawn
@@ -111,13 +110,25 @@ def law(d: int, n: int, key: int | None) -> dict[str, Any]:
 
 
 def run(quick: bool, progress: Progress, swept: Mapping[str, xr.Dataset]) -> Result:
-    """The recipe."""
+    """Run the recipe and judge what it finds.
+
+    Args:
+        quick: whether the smaller size is wanted.
+        progress: called with the share done and what is being done.
+        swept: datasets of the declared sweeps, by name.
+    """
     sizes, data, checks = _sizes(quick), {}, []
     for share, d in ((0.0, 2), (0.4, 3), (0.75, 5)):
         progress(share, f"the density, d = {d}")
         reference = {2: lambda: _circle(NODES[quick]), 3: _sphere, 5: _poisson}[d]()
-        checks.append(at_most(f"error that the density states, d = {d}", reference.error, ACCURACY,
-                              "two resolutions, the highest degrees, or a closed form"))  # fmt: skip
+        checks.append(
+            at_most(
+                f"error that the density states, d = {d}",
+                reference.error,
+                ACCURACY,
+                "two resolutions, the highest degrees, or a closed form",
+            )
+        )
         found = {kind: [] for kind in KINDS}
         for j, n in enumerate(sizes[d]):
             progress(share + 0.3 * (j + 0.5) / len(sizes[d]), f"distances, d = {d}, n = {n}")
@@ -146,7 +157,7 @@ RECIPE = Recipe(
 DISTANCES = ("moments", "nearest", "W2")
 
 
-def _distances(d: int, clouds: Sequence[Tokens], reference: Reference) -> np.ndarray:
+def _distances(d: int, clouds: Sequence[tkf.Tokens], reference: Reference) -> np.ndarray:
     """(times, 3): error of the moments, mean distance to the nearest token, W2 (NaN if unknown)."""
     rows = []
     for k, cloud in enumerate(clouds):
@@ -157,31 +168,31 @@ def _distances(d: int, clouds: Sequence[Tokens], reference: Reference) -> np.nda
         w2 = (
             np.nan
             if d != 2
-            else wasserstein(cloud, _quantiles(reference, k, min(FINER * cloud.n, FINEST))).value
+            else tkf.wasserstein(cloud, _quantiles(reference, k, min(FINER * cloud.n, FINEST))).value
         )
         rows.append((off, nearest, w2))
     return np.array(rows)
 
 
-def _moments(tokens: Tokens) -> np.ndarray:
+def _moments(tokens: tkf.Tokens) -> np.ndarray:
     """∫x dμ and ∫xxᵀ dμ in a row."""
     mean, second = tokens.moments()
     return np.concatenate([np.asarray(mean), np.asarray(second).ravel()])
 
 
-def _clouds(run: Trajectory) -> list[Tokens]:
+def _clouds(run: tkf.Trajectory) -> list[tkf.Tokens]:
     return [run.tokens(k) for k in range(len(run.snapshot_ts))]
 
 
-def _boosted(n: int, key: int) -> list[Tokens]:
+def _boosted(n: int, key: int) -> list[tkf.Tokens]:
     """n independent tokens of the Poisson law at the times of d = 5."""
-    tokens = initial.poisson(n, RADIUS * AXIS, key)
-    return [Tokens(x, tokens.weights) for x in lorentz(tokens.x, tokens.weights, TS[5])]
+    tokens = tkf.initial.poisson(n, RADIUS * AXIS, key)
+    return [tkf.Tokens(x, tokens.weights) for x in tkf.theory.lorentz(tokens.x, tokens.weights, TS[5])]
 
 
 def _circle(n: int) -> Reference:
-    domain = density.Characteristics(n=n, accuracy=ACCURACY, tolerance=1e-9)
-    found = density.solve(MODELS[2], worked.density, TS[2], domain)
+    domain = tkf.density.Characteristics(n=n, accuracy=ACCURACY, tolerance=1e-9)
+    found = tkf.density.solve(MODELS[2], worked.density, TS[2], domain)
     order = np.argsort(np.arctan2(found.nodes[0, :, 1], found.nodes[0, :, 0]))
     moments = np.stack([_moments(found.tokens(k)) for k in range(len(TS[2]))])
     nodes = Reference(moments, found.nodes[:, order], found.masses[:, order], float(found.tail.max()))
@@ -193,7 +204,7 @@ def _circle(n: int) -> Reference:
     )
 
 
-def _quantiles(reference: Reference, k: int, n: int) -> Tokens:
+def _quantiles(reference: Reference, k: int, n: int) -> tkf.Tokens:
     """The law at the k-th time as n tokens: the flow from angle to angle, at equispaced angles."""
     before, after = (
         np.unwrap(np.arctan2(p[:, 1], p[:, 0])) for p in (reference.points[0], reference.points[k])
@@ -205,11 +216,11 @@ def _quantiles(reference: Reference, k: int, n: int) -> Tokens:
     start = (np.arange(n) + 0.5) * (2 * np.pi / n)
     mass = worked.density(np.stack([np.cos(start), np.sin(start)], axis=1))
     end = start + flow((start - before[0]) % (2 * np.pi) + before[0])
-    return Tokens(np.stack([np.cos(end), np.sin(end)], axis=1), mass / mass.sum())
+    return tkf.Tokens(np.stack([np.cos(end), np.sin(end)], axis=1), mass / mass.sum())
 
 
 def _sphere() -> Reference:
-    found = density.solve(MODELS[3], worked.density, TS[3], density.Sphere(40))
+    found = tkf.density.solve(MODELS[3], worked.density, TS[3], tkf.density.Sphere(40))
     moments = np.stack([_moments(found.tokens(k)) for k in range(len(TS[3]))])
     points = np.broadcast_to(found.nodes, (len(TS[3]), *found.nodes.shape))
     return Reference(moments, points, found.masses, float(found.tail.max()))
@@ -217,11 +228,11 @@ def _sphere() -> Reference:
 
 def _poisson() -> Reference:
     """Independent points of the law itself at every time."""
-    orders = poisson_order(TS[5], RADIUS, 5)
+    orders = tkf.theory.poisson_order(TS[5], RADIUS, 5)
     grid = np.linspace(0, 0.999, 100_000)
-    radii = np.interp(orders, poisson_radius_order(grid, 5), grid)
-    points = np.stack([np.asarray(initial.poisson(4000, r * AXIS, 99).x) for r in radii])
-    fine = [initial.poisson(8 * 400, r * AXIS) for r in radii]  # Gauss nodes in the height
+    radii = np.interp(orders, tkf.theory.poisson_radius_order(grid, 5), grid)
+    points = np.stack([np.asarray(tkf.initial.poisson(4000, r * AXIS, 99).x) for r in radii])
+    fine = [tkf.initial.poisson(8 * 400, r * AXIS) for r in radii]  # Gauss nodes in the height
     moments = np.stack([_moments(law) for law in fine])
     return Reference(moments, points, np.full(points.shape[:2], 1 / 4000), 0.0)
 
@@ -252,11 +263,17 @@ def _checks(d: int, ns: np.ndarray, data: dict) -> list[Check]:
         return checks
     mean, nearest, w2_quadrature = data[d, "quadrature"][:, -1].T
     checks += [
-        near(f"exponent of n, nearest token, d = {d}, quadrature", _slope(ns, nearest), power, COVERING,
-             absolute=0.06),
-        at_most(f"error of the moments, d = {d}, quadrature, n = {ns[-1]}", mean[-1], 10 * ACCURACY,
-                SPECTRAL),
-    ]  # fmt: skip
+        near(
+            f"exponent of n, nearest token, d = {d}, quadrature",
+            _slope(ns, nearest),
+            power,
+            COVERING,
+            absolute=0.06,
+        ),
+        at_most(
+            f"error of the moments, d = {d}, quadrature, n = {ns[-1]}", mean[-1], 10 * ACCURACY, SPECTRAL
+        ),
+    ]
     if d == 2:
         checks += [
             near("exponent of n, W2, d = 2, iid", _slope(ns, w2), -0.5, SAMPLING, absolute=0.1),
@@ -286,7 +303,7 @@ def _dataset(sizes: dict, data: dict) -> xr.Dataset:
     return xr.Dataset(variables, coords, {"distance": ", ".join(DISTANCES)})
 
 
-@matplotlib.rc_context(figures.STYLE)
+@matplotlib.rc_context(tkf.figures.STYLE)
 def figure(sizes: dict, data: dict) -> Figure:
     """W2 over time and over n on the circle; errors of moments and nearest tokens over n in all."""
     drawing = Figure(figsize=(10.5, 7.6), layout="constrained")
@@ -303,7 +320,7 @@ def figure(sizes: dict, data: dict) -> Figure:
     over_time.legend(fontsize=8, ncols=3, loc="lower right")
     for kind, marker, power in (("iid", "o", -0.5), ("quadrature", "s", -1.0)):
         values = data[2, kind][:, -1, 2]
-        colour = figures.PALETTE[KINDS.index(kind)]
+        colour = tkf.figures.PALETTE[KINDS.index(kind)]
         transport.loglog(ns, values, marker, color=colour, label=f"{kind}, slope {_slope(ns, values):.2f}")
         transport.loglog(
             ns, values[0] * (ns / ns[0]) ** power, color=colour, linestyle=(0, (3, 2)), linewidth=1
@@ -312,13 +329,19 @@ def figure(sizes: dict, data: dict) -> Figure:
     transport.set_title(f"d = 2, t = {TS[2][-1]:g}; dashed: n^(−1/2), n^(−1)", loc="left", fontsize=11)
     transport.legend(fontsize=9)
     for (d, kind), values in data.items():
-        ns, colour = np.array(sizes[d]), figures.PALETTE[{2: 0, 3: 1, 5: 2}[d]]
+        ns, colour = np.array(sizes[d]), tkf.figures.PALETTE[{2: 0, 3: 1, 5: 2}[d]]
         style = {"iid": "o-", "quadrature": "s--"}[kind]
-        means.loglog(ns, np.maximum(values[:, -1, 0], 1e-12), style, color=colour, markersize=4,
-                     linewidth=1.2, label=f"d = {d}, {kind}")  # fmt: skip
+        means.loglog(
+            ns,
+            np.maximum(values[:, -1, 0], 1e-12),
+            style,
+            color=colour,
+            markersize=4,
+            linewidth=1.2,
+            label=f"d = {d}, {kind}",
+        )
         found = values[:, -1, 1]
-        nearest.loglog(ns, found, style, color=colour, markersize=4, linewidth=1.2,
-                       label=f"d = {d}, {kind}")  # fmt: skip
+        nearest.loglog(ns, found, style, color=colour, markersize=4, linewidth=1.2, label=f"d = {d}, {kind}")
     line = np.array([64.0, max(max(s) for s in sizes.values())])
     means.loglog(line, 0.6 * line**-0.5, color="0", linestyle=(0, (1, 1.5)), label="n^(−1/2)")
     means.set(xlabel="n", ylabel="error of the first two moments")

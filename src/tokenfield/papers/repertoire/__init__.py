@@ -1,0 +1,1 @@
+"""Recipes of the wider repertoire of transformer models (masks, norms, depth, kernels)."""

@@ -1,0 +1,1 @@
+"""Runs: carry tokens along a model, record, store, resume."""
