@@ -157,3 +157,28 @@ def test_reproduce_refuses_an_unknown_name(tmp_path):
     done = tokenfield("reproduce", "scalling", cwd=tmp_path)
     assert done.returncode == 2 and "did you mean 'scaling'?" in done.stderr
     assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_that_the_garbage_collector_swallows_still_stops_the_program():
+    """Python discards exceptions in callbacks of the collector; a sweep once went on after Ctrl-C."""
+    program = """
+import gc, signal, time
+from tokenfield import cli
+
+def collected(phase, info):
+    if phase == "start" and not sent:
+        sent.append(True)
+        signal.raise_signal(signal.SIGINT)
+
+def app():
+    gc.callbacks.append(collected)
+    gc.collect()
+    time.sleep(60)
+
+sent = []
+cli.app = app
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith("tokenfield: interrupted;") and done.stderr.count("\n") == 1

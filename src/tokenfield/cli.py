@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -429,6 +430,7 @@ def main() -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = _repeat_lost_interrupt
     try:
         app()
     except BaseException as error:
@@ -440,6 +442,22 @@ def main() -> None:
         raise
     finally:
         signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = sys.__unraisablehook__
+
+
+def _repeat_lost_interrupt(unraisable: Any) -> None:
+    """Send an interrupt again that Python discarded.
+
+    Where the signal arrives in a callback of the garbage collector (JAX has one) or in a finaliser, Python
+    prints the exception and goes on. A thread repeats it a little later, when that callback has ended.
+    """
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        main_thread = threading.main_thread().ident
+        again = threading.Timer(0.05, signal.pthread_kill, (main_thread, signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _fail(sentence: object, code: int) -> None:

@@ -270,7 +270,12 @@ def test_ctrl_c_is_one_sentence(moment, tmp_path):
         until(lambda: moment != "cells run" or "computes" in _log(tmp_path), "cells")
     children = offspring(running)
     os.killpg(running.pid, signal.SIGINT)
-    _, errors = running.communicate(timeout=PATIENCE)
+    try:
+        _, errors = running.communicate(timeout=PATIENCE)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
     assert running.returncode == 130
     assert (
         errors
