@@ -43,6 +43,7 @@ from .examples import near_dirac, near_dirac_deficit, profile, three_atoms, two_
 from .gnomonic import consensus, from_gnomonic, gnomonic
 from .growth import fastest_degree, growth_rate, log_growth_rate
 from .kernels import equiangular_heads, equiangular_kernel, leader_orbit, linear_equiangular_time
+from .laplace_bound import split_moment, worst_moment
 from .linearisation import Stability, stability
 from .lyapunov import LyapunovSpectrum, lyapunov
 from .moments import circle_moments, fourier_moments, moment_slope, order_slope
@@ -53,7 +54,9 @@ from .normalisation import (
     equiangular_norm_layers,
     pre_norm_at_zero_beta,
 )
+from .one_sided import OneSidedLipschitz, one_sided_lipschitz
 from .position_memory import PositionProfile, lost_in_the_middle
+from .proof import ConcentrationBound, concentration_bound
 from .random_layers import (
     BinghamExponents,
     bingham_layers,
@@ -93,10 +96,12 @@ __all__ = [
     "Cap",
     "CausalFan",
     "CommonNoisePair",
+    "ConcentrationBound",
     "ConcentrationRates",
     "Cycle",
     "EquiangularOrbit",
     "Limit",
+    "OneSidedLipschitz",
     "LyapunovSpectrum",
     "Period",
     "PositionProfile",
@@ -123,6 +128,7 @@ __all__ = [
     "causal_second_token",
     "causal_second_token_constant",
     "circle_moments",
+    "concentration_bound",
     "concentration_rates",
     "consensus",
     "critical_attention",
@@ -165,6 +171,7 @@ __all__ = [
     "near_dirac_deficit",
     "noisy_order",
     "one_anchor",
+    "one_sided_lipschitz",
     "optimal_code",
     "order_slope",
     "pl_bound",
@@ -180,6 +187,7 @@ __all__ = [
     "renyi_centres",
     "renyi_constant",
     "simplex_rate",
+    "split_moment",
     "stability",
     "synchronisation_rate",
     "terminal",
@@ -190,5 +198,6 @@ __all__ = [
     "two_arcs",
     "two_tokens",
     "wide_layers",
+    "worst_moment",
     "zero_temperature",
 ]
