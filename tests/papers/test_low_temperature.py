@@ -6,6 +6,7 @@ from scipy import integrate
 
 import tokenfield as tkf
 from tokenfield.laws import initial
+from tokenfield.laws.graded import CIRCLE_GRADING
 from tokenfield.models.weights import AttentionWeights
 from tokenfield.papers import catalogue, recipe
 from tokenfield.papers.low_temperature import (
@@ -26,7 +27,7 @@ def silent(done, what):
     assert 0 <= done <= 1
 
 
-@pytest.mark.parametrize("grading", [0.0, worked.GRADING])
+@pytest.mark.parametrize("grading", [0.0, CIRCLE_GRADING])
 def test_circle_tokens_integrate_the_density(grading):
     tokens = worked.circle_tokens(400, grading)
     angle = np.arctan2(tokens.x[:, 1], tokens.x[:, 0])
@@ -42,7 +43,7 @@ def test_circle_tokens_integrate_the_density(grading):
 def test_circle_tokens_crowd_near_e1():
     gaps = [
         np.sort(np.arctan2(*np.asarray(worked.circle_tokens(400, a).x).T[::-1]) % (2 * np.pi))[0]
-        for a in (0, worked.GRADING)
+        for a in (0, CIRCLE_GRADING)
     ]
     assert gaps[1] < gaps[0] / 4000
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from tokenfield.config.choices import Choice, RegisteredSection
 from tokenfield.config.matrices import Matrix
 from tokenfield.config.section import Section
-from tokenfield.errors import InputError
+from tokenfield.errors import InputError, require
 from tokenfield.geometry.circle import points
 from tokenfield.laws import initial
 from tokenfield.laws.tokens import Tokens
@@ -114,6 +114,30 @@ class SphereDensity(SphereLaw):
         if self.key is not None:
             return initial.sampled(self.of_points, self.n, self.d, self.key, self.most)
         return initial.sphere_density(self.of_points, self.n, self.d)
+
+
+@register("law", "graded", size=lambda settings: settings.size)
+class GradedDensity(SphereLaw):
+    """A quadratic density on the circle or S² as quadrature tokens, crowded towards a hyperplane or points.
+
+    `towards`: the normal of a hyperplane, or a list of one point or of two opposite ones.
+    """
+
+    n: int
+    towards: list[float] | list[list[float]]
+    grading: float | None = None
+
+    @property
+    def size(self) -> int:
+        """How many tokens there will be."""
+        around = int(np.sqrt(2 * max(self.n, 1)))
+        return self.n if self.d == 2 else around * (self.n // around)
+
+    def build(self) -> Tokens:
+        """The tokens."""
+        held = np.shape(self.towards)[-1:]
+        require(held == (self.d,), "initial.towards", f"have the dimension d = {self.d}", self.towards)
+        return initial.graded(self.of_points, self.n, self.towards, self.grading)
 
 
 @register("law", "mixture", size=lambda settings: sum(part.size or 0 for part in settings.parts))

@@ -5,15 +5,16 @@ tokens so that sums over them are integrals: equispaced on the circle, Gauss × 
 cross-polytope for zonal laws in any dimension, Sobol points otherwise.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from tokenfield.errors import InputError, as_number, as_whole, require
+from tokenfield.errors import as_number, as_whole, require
+from tokenfield.laws.graded import graded as graded
+from tokenfield.laws.quadrature import Density, density_values, unit_direction, weighted_tokens
 from tokenfield.laws.tokens import Tokens, as_real
 from tokenfield.registry import MATRIX, register
 
@@ -21,8 +22,6 @@ from tokenfield.registry import MATRIX, register
 SMALLEST_SHARE = 1e-250
 #: Points that a rejection draws at a time at least, and without accepting one at most.
 FEWEST, MOST_TRIES = 1024, 10**6
-
-Density = Callable[[np.ndarray], ArrayLike]
 
 
 @register("law", "uniform", exact_n=True)
@@ -89,7 +88,7 @@ def von_mises_fisher(n: int, mean: ArrayLike, kappa: float, key: int) -> Tokens:
     Returns:
         Tokens (n, d) of equal weight.
     """
-    centre = _direction(mean, "mean")
+    centre = unit_direction(mean, "mean")
     _rng(n, centre.size, key)
     require(0 <= as_number(kappa, "kappa") < np.inf, "kappa", "be at least 0 and finite", kappa)
     kappa = float(kappa)
@@ -114,7 +113,7 @@ def cap(n: int, centre: ArrayLike, angle: float, key: int) -> Tokens:
     Returns:
         Tokens (n, d) of equal weight.
     """
-    axis = _direction(centre, "centre")
+    axis = unit_direction(centre, "centre")
     require(0 < as_number(angle, "angle") <= np.pi, "angle", "lie in (0, π]", angle)
     rng, d = _rng(n, axis.size, key), axis.size
     height, radius = _cap_heights(n, (d - 1) / 2, angle, rng)
@@ -182,8 +181,8 @@ def circle_density(f: Density, n: int) -> Tokens:
     """
     _rng(n, 2, 0)
     theta = (np.arange(n) + 0.5) * (2 * np.pi / n)
-    density = _values(f, theta, "f")
-    return _weighted(np.stack([np.cos(theta), np.sin(theta)], axis=1), np.ones(n), density)
+    density = density_values(f, theta, "f")
+    return weighted_tokens(np.stack([np.cos(theta), np.sin(theta)], axis=1), np.ones(n), density)
 
 
 def sphere_density(f: Density, n: int, d: int = 3) -> Tokens:
@@ -203,7 +202,7 @@ def sphere_density(f: Density, n: int, d: int = 3) -> Tokens:
     _rng(n, d, 0)
     require(d >= 3, "d", "be at least 3 (use circle_density on the circle)", d)
     x, w = _gauss_uniform(n) if d == 3 else (_sobol(n, d), np.ones(n))
-    return _weighted(x, w, _values(f, x, "f"))
+    return weighted_tokens(x, w, density_values(f, x, "f"))
 
 
 def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
@@ -219,7 +218,7 @@ def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
     Returns:
         Tokens with weights for the density.
     """
-    centre = _direction(axis, "axis")
+    centre = unit_direction(axis, "axis")
     d = centre.size
     _rng(n, d, 0)
     around = 2 * (d - 1)
@@ -227,8 +226,8 @@ def zonal_density(profile: Density, axis: ArrayLike, n: int) -> Tokens:
     across = np.linalg.svd(centre[None])[2][1:]
     cross = np.concatenate([across, -across])
     x = t[:, None, None] * centre + np.sqrt(1 - t**2)[:, None, None] * cross
-    density = np.repeat(_values(profile, t, "profile"), around)
-    return _weighted(x.reshape(-1, d), np.repeat(w, around), density)
+    density = np.repeat(density_values(profile, t, "profile"), around)
+    return weighted_tokens(x.reshape(-1, d), np.repeat(w, around), density)
 
 
 def sampled(f: Density, n: int, d: int, key: int, most: float) -> Tokens:
@@ -249,7 +248,7 @@ def sampled(f: Density, n: int, d: int, key: int, most: float) -> Tokens:
     x, tried = np.empty((0, d)), 0
     while len(x) < n:
         drawn = _unit(rng.normal(size=(max(n, FEWEST), d)))
-        values = _values(f, drawn, "f")
+        values = density_values(f, drawn, "f")
         require(
             values.max() <= most * (1 + 1e-9),
             "most",
@@ -316,16 +315,6 @@ def _unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def _direction(value: ArrayLike, name: str) -> np.ndarray:
-    array = np.asarray(as_real(value, name))
-    require(
-        array.ndim == 1 and array.size >= 2, name, "be a vector of length d ≥ 2", f"of shape {array.shape}"
-    )
-    norm = float(np.linalg.norm(array))
-    require(abs(norm - 1) <= 1e-6, name, "have norm 1", f"of norm {norm:.9g}")
-    return array / norm
-
-
 def _moebius(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The Möbius map of the ball that carries 0 to w, on the sphere: w + (1−|w|²)(x + w)/|x + w|²."""
     square = np.sum((x + w) ** 2, axis=1, keepdims=True)
@@ -346,30 +335,3 @@ def _sobol(n: int, d: int) -> np.ndarray:
 
     points = qmc.Sobol(d, rng=np.random.default_rng(0)).random_base2(int(np.ceil(np.log2(max(n, 2)))))
     return _unit(special.ndtri(np.clip(points[:n], 1e-16, 1 - 1e-16)))
-
-
-def _values(f: Density, points: np.ndarray, name: str) -> np.ndarray:
-    """The density at the points, one number each."""
-    require(callable(f), name, "be a function of an array of points", repr(f))
-    count = len(points)
-    found: Any = f(points)
-    if getattr(found, "dtype", None) == np.bool_:
-        found = found.astype(float)  # an indicator
-    density = np.asarray(as_real(found, f"{name}(...)"))
-    require(
-        density.shape in ((), (count,)),
-        name,
-        f"give one number for each of the {count} points",
-        f"giving the shape {density.shape}",
-    )
-    if not np.all(np.isfinite(density)) or density.min() < 0 or density.max() == 0:
-        raise InputError(
-            f"`{name}` must be finite, at least 0 and not 0 everywhere,"
-            f" but its values ran from {density.min():g} to {density.max():g}"
-        )
-    return np.broadcast_to(density, (count,))
-
-
-def _weighted(x: np.ndarray, w: np.ndarray, density: np.ndarray) -> Tokens:
-    total = w * density
-    return Tokens(x, total / total.sum())
