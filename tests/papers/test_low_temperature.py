@@ -15,6 +15,7 @@ from tokenfield.papers.low_temperature import (
     finite_tokens,
     laplace,
     nonsymmetric,
+    proof,
     scaling,
     terminal,
     training_drift,
@@ -68,6 +69,20 @@ def test_graded_tokens_of_the_sphere_are_a_quadrature_of_their_law():
     np.testing.assert_allclose((x.T**2 * w) @ x, (1 + 2 * np.eye(3)) * tilt / 15, atol=1e-9)
     height = np.unique(np.round(np.abs(x[:, 1]), 12))
     assert height[:2].max() < 1e-2  # two rings where 1250 even tokens are 0.1 apart
+
+
+def test_least_density_and_gap_of_known_laws():
+    """θ → θ + ½ sin θ has the slope 1.5 at 0, where 1 + .3cos θ is 1.3; the uniform law has an exact gap."""
+    start = tkf.initial.graded(proof.density, 2000, [0.0, 1.0])
+    angle = np.arctan2(start.x[:, 1], start.x[:, 0])
+    moved = angle + 0.5 * np.sin(angle)
+    now = tkf.Tokens(np.stack([np.cos(moved), np.sin(moved)], axis=1), start.weights)
+    exact = np.min(np.log(proof.density(np.asarray(start.x))) - np.log(1 + 0.5 * np.cos(angle)))
+    assert proof.least_log_density(start, now) == pytest.approx(exact, abs=1e-3)
+    even = tkf.initial.circle_density(np.ones_like, 400)
+    aim = np.linalg.norm(np.asarray(even.x) @ np.asarray(worked.CIRCLE.B), axis=1)
+    gaps = proof.laplace_gaps(even, worked.CIRCLE, 50.0)
+    np.testing.assert_allclose(gaps, tkf.theory.laplace_gap(50.0, 2, aim), rtol=1e-8)
 
 
 def test_bottom_of_a_parabola_of_the_logarithm():

@@ -16,6 +16,7 @@ MODULES = {
     "terminal": "low_temperature.terminal",
     "metastability": "low_temperature.metastability",
     "laplace": "low_temperature.laplace",
+    "proof": "low_temperature.proof",
     "finite-tokens": "low_temperature.finite_tokens",
     "nonsymmetric": "low_temperature.nonsymmetric",
     "training-drift": "low_temperature.training_drift",
