@@ -32,6 +32,8 @@ from tokenfield.sums.ring import gathered, place, spread_tokens
 MERGE_EVERY, RECONSIDER_EVERY = 16, 4
 #: Seconds a burst of compiled steps should take.
 BURST_SECONDS = 0.2
+#: Attempted steps of the longest burst.
+LONGEST_BURST = 10**6
 
 _begin = eqx.filter_jit(stepper.begin)
 _advance = eqx.filter_jit(stepper.advance)
@@ -78,7 +80,7 @@ class Driver:
             self.field = eqx.tree_at(lambda f: f.weights, field, weights)
         self.policy, self.used = policy, [(float(ts[0]), policy.sums.name)]
         self.merging = Merging(tokens.n, merge_angle)
-        self.restarts, self.burst, self.reconsidered, self.reached = 0, 8, 0, 0
+        self.restarts, self.burst, self.reconsidered, self.reached = 0, 1, 0, 0
         self.clock = Clock(time_limit)
         self.stall = StallWatch(float(ts[0]))
         self.symmetry = SymmetryWatch(symmetries, merge_angle)
@@ -90,6 +92,12 @@ class Driver:
         self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
         while not np.isfinite(float(self.state.dt)) and self._fall_back():
             self.state = _begin(self.solver, self.field, self.first, jnp.asarray(self.ts[0]))
+
+    def compile(self) -> None:
+        """Compile the steps, so that the first one takes as long as any other; the time limit counts now."""
+        if self.going:
+            self._advanced(0)
+        self.clock.begin_limit()
 
     @property
     def going(self) -> bool:
@@ -127,21 +135,38 @@ class Driver:
         return self.space.tokens(jnp.asarray(rows), self.initial.weights)
 
     def _burst(self) -> None:
-        # on several hosts all must do the same, whatever their clocks say
-        hosts = self.policy.ring is not None and jax.process_count() > 1
-        fixed = self.merging.angle or not self.policy.settled or hosts
-        most = MERGE_EVERY - self.attempts % MERGE_EVERY if fixed else self.burst
-        began = time.monotonic()
-        target, stop = jnp.asarray(self.ts[self.reached]), jnp.asarray(self.ts[-1])
-        self.state = _advance(self.solver, self.field, self.state, target, stop, jnp.asarray(most))
+        before, began = self.attempts, time.monotonic()
+        self.state = self._advanced(self._burst_length())
         jax.block_until_ready(self.state)
+        made, pace = self.attempts - before, time.monotonic() - began
+        self.burst = next_burst(self.burst, pace / max(made, 1))
         if bool(self.state.failed):
             self._fall_back()
-        self.stall.look(self.attempts, float(self.state.t), self.restarts, float(target))
-        if time.monotonic() - began < BURST_SECONDS:
-            self.burst = min(2 * self.burst, 10**6)
-        else:
-            self.burst = max(1, self.burst // 2)
+        t, target = float(self.state.t), float(self.ts[self.reached])
+        if not self._fixed or self.attempts % MERGE_EVERY == 0 or t >= target:
+            self.stall.look(self.attempts, t, self.restarts, target)
+
+    def _advanced(self, most: int) -> stepper.State:
+        """The state after so many attempted steps, or at the next time to be saved."""
+        target, stop = jnp.asarray(self.ts[self.reached]), jnp.asarray(self.ts[-1])
+        return _advance(self.solver, self.field, self.state, target, stop, jnp.asarray(most))
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether something is decided every `MERGE_EVERY` attempts, whatever the clock says."""
+        return bool(self.merging.angle) or not self.policy.settled or self._on_hosts
+
+    @property
+    def _on_hosts(self) -> bool:
+        return self.policy.ring is not None and jax.process_count() > 1
+
+    def _burst_length(self) -> int:
+        """Attempted steps until the host looks again: few if they are slow, never past a fixed step."""
+        if not self._fixed:
+            return self.burst
+        left = MERGE_EVERY - self.attempts % MERGE_EVERY
+        # several hosts must all do the same, and their clocks differ
+        return left if self._on_hosts else min(left, self.burst)
 
     @property
     def attempts(self) -> int:
@@ -184,6 +209,7 @@ class Driver:
     def _take_sums(self) -> None:
         self.field = eqx.tree_at(lambda f: f.sums, self.field, self.policy.sums, is_leaf=_is_sums)
         self.used.append((float(self.state.t), self.policy.sums.name))
+        self.burst = 1  # the pace of other sums is another
 
     def _tokens(self) -> Tokens:
         """The tokens of the state as terms see them, for fast sums: on the sphere."""
@@ -281,6 +307,16 @@ class Driver:
         bare = jax.tree.unflatten(jax.tree.structure(bare), leaves)
         dense = stepper.zeros(like.dense)
         return eqx.tree_at(lambda s: s.dense, bare, dense, is_leaf=lambda leaf: leaf is None)
+
+
+def next_burst(burst: int, pace: float) -> int:
+    """Attempted steps of the next burst: at most twice as many, and about `BURST_SECONDS` of them.
+
+    Args:
+        burst: attempted steps allowed in the last one.
+        pace: seconds each of them took.
+    """
+    return max(1, int(min(2 * burst, BURST_SECONDS / max(pace, 1e-9), LONGEST_BURST)))
 
 
 def _directions(y: Array) -> Array:

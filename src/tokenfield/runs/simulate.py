@@ -40,7 +40,7 @@ from tokenfield.runs.store import refuse_occupied
 from tokenfield.runs.threads import threads_note
 from tokenfield.runs.times import as_times, kept_indices
 from tokenfield.runs.trajectory import Trajectory
-from tokenfield.runs.watchers import Progress, ProgressBar
+from tokenfield.runs.watchers import Progress, ProgressBar, slow_step
 from tokenfield.solvers.ode import Adaptive, Solver
 from tokenfield.sums.choice import policy_for
 from tokenfield.sums.ring import Ring, mesh_of
@@ -94,8 +94,8 @@ def simulate(
         settings: plain data to keep in the store beside the inputs.
         summation_tolerance: error allowed in the sums; a tenth of the solver's tolerance if left out. The
             greatest error found is `stats["certificate"]`; a run that cannot keep it says so.
-        time_limit: seconds after which the run stops, as after numerical trouble; looked at between bursts
-            of steps, a few times a second unless a single step takes longer.
+        time_limit: seconds after which the run stops, as after numerical trouble; counted from the first step
+            on, and looked at a few times a second, after every step if steps are slower than that.
         devices: spread the tokens over so many JAX devices, direct sums round a ring of them; for runs
             larger than one device, also on several hosts (docs/clusters.md). Not with `merge_angle`.
 
@@ -211,6 +211,7 @@ def _moments(driver: Driver, bar: ProgressBar, every_burst: bool) -> Iterator[Mo
     try:
         for saved in driver.saved():
             yield Moment(saved.t, saved.tokens, driver.stats())
+        _ready(driver, bar)
         while driver.going:
             driver.go_on()
             found = driver.saved()
@@ -234,6 +235,7 @@ def _recorded(driver: Driver, record: Record, progress: bool | Progress | None) 
     driver.clock.begin()
     try:
         _take(driver, record)
+        _ready(driver, bar)
         while driver.going:
             driver.go_on()
             _take(driver, record)
@@ -248,6 +250,12 @@ def _recorded(driver: Driver, record: Record, progress: bool | Progress | None) 
     stats = driver.stats()
     record.flush(driver.checkpoint, last=True, status=status, complete=complete, stats=plain(stats))
     return record.trajectory(status, complete, stats, driver.field.model)
+
+
+def _ready(driver: Driver, bar: ProgressBar) -> None:
+    """Compile, and have it said if the first step is slow."""
+    driver.compile()
+    bar.expect(slow_step(driver.initial.n, driver.policy.sums.name))
 
 
 def _take(driver: Driver, record: Record) -> None:

@@ -1,6 +1,7 @@
 """Watchers of a run: what is looked at between bursts of steps, beside the steps themselves."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ STALL_STEPS, STALL_FRACTION = 1000, 1e-8
 ROUGH = "the velocity is not finite or not smooth there"
 #: Seconds after which a run in a terminal or notebook shows a bar although nobody asked for it.
 BAR_AFTER_SECONDS = 2.0
+#: Seconds of a first step after which somebody who looks is told that it is slow.
+SLOW_STEP_SECONDS = 2.0
 
 #: Told between bursts the share of saved times reached and the time; what it raises stops the run.
 Progress = Callable[[float, float], None]
@@ -72,23 +75,25 @@ class SymmetryWatch:
 class Clock:
     """Seconds of a run, over resumed parts, and whether its time limit is used up.
 
-    The first burst, which compiles, does not count against the limit.
+    Compiling the steps does not count against the limit, every step does.
     """
 
     def __init__(self, limit: float | None):
         self.limit, self.late = limit, False
         self.before, self.began = 0.0, time.monotonic()
-        self._limit_from: float | None = None
+        self._limit_from = self.began
 
     def begin(self) -> None:
         """The run goes on now."""
         self.began = time.monotonic()
 
+    def begin_limit(self) -> None:
+        """The limit counts from now on."""
+        self._limit_from = time.monotonic()
+
     def look(self) -> None:
         """After a burst."""
-        now = time.monotonic()
-        self._limit_from = self._limit_from or now
-        self.late = self.limit is not None and now - self._limit_from > self.limit
+        self.late = self.limit is not None and time.monotonic() - self._limit_from > self.limit
 
     @property
     def seconds(self) -> float:
@@ -99,6 +104,14 @@ class Clock:
 def out_of_time(limit: float | None) -> str:
     """What a run reports that was stopped by the clock."""
     return f"the time limit of {limit:g} s is used up"
+
+
+def slow_step(n: int, sums: str) -> str:
+    """What is said when the first step has not been made in two seconds."""
+    return (
+        f"the first step of {n} tokens with {sums} sums takes over {SLOW_STEP_SECONDS:g} s;"
+        " progress and the time limit are looked at after every step"
+    )
 
 
 def trouble(dt: float, failed: bool, stalled: bool, solver: Solver, missed: str = "") -> str:
@@ -139,20 +152,41 @@ class ProgressBar:
             self.after = np.inf
         self._bar: Any = None
         self._task: Any = None
+        self._timer: threading.Timer | None = None
+
+    def expect(self, sentence: str) -> None:
+        """Show the bar with this sentence unless the first step is made in time, since it looks like a halt.
+
+        A compiled step cannot be asked how far it is; a timer beside it speaks.
+        """
+        if self.after < np.inf:
+            self._timer = threading.Timer(SLOW_STEP_SECONDS, self._say, [sentence])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _say(self, sentence: str) -> None:
+        self._opened().console.print(sentence)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()  # if it is speaking, it may finish
+            self._timer = None
 
     def __call__(self, share: float, t: float, steps: int, seconds: float) -> None:
         """Show or tell."""
+        self._stop_timer()
         if self.tell is not None:
             self.tell(share, t)
         if seconds < self.after:
             return
-        if self._bar is None:
-            self._open()
-        assert self._bar is not None
         rate = steps / max(seconds, 1e-9)
-        self._bar.update(self._task, completed=share, t=t, steps=steps, rate=rate)
+        self._opened().update(self._task, completed=share, t=t, steps=steps, rate=rate)
 
-    def _open(self) -> None:
+    def _opened(self) -> Any:
+        """The bar, put up when it is first wanted."""
+        if self._bar is not None:
+            return self._bar
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # only when it is seen
 
         self._bar = Progress(
@@ -163,9 +197,11 @@ class ProgressBar:
         )
         self._bar.start()
         self._task = self._bar.add_task("simulating", total=1.0, t=0.0, steps=0, rate=0.0)
+        return self._bar
 
     def close(self) -> None:
         """Take the bar down."""
+        self._stop_timer()
         if self._bar is not None:
             self._bar.stop()
 
