@@ -147,12 +147,25 @@ class Visit:
 
     def choose(self, label, option):
         same = self.box(label).input_value() == option
-        self.box(label).click()
-        self.page.get_by_role("option", name=option, exact=True).click()
+        self._pick(label, option)
         if (
             label == "phenomenon" and not same
         ):  # its numbers come into the boxes, and not while one types there
             self.shows("tokens", str(PRESETS[option].setup.n))
+
+    def _pick(self, label, option):
+        """Open the list and click on the option; viser closes a list when numbers come in: open it again."""
+        sync_api = pytest.importorskip("playwright.sync_api")
+        wanted = self.page.get_by_role("option", name=option, exact=True)
+        end = time.monotonic() + PATIENCE / 1000
+        while True:
+            self.box(label).click()
+            try:
+                wanted.click(timeout=5000)
+                return
+            except sync_api.TimeoutError:
+                if time.monotonic() > end:
+                    raise
 
     def fill(self, label, value):
         self.box(label).fill(value)
