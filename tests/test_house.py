@@ -24,7 +24,7 @@ LAYERS = [
     {"solvers"},
     {"runs"},
     {"density"},
-    {"theory", "measure"},
+    {"theory", "measure", "encoders"},
     {"figures", "config"},
     {"sweeps"},
     {"papers"},

@@ -1,4 +1,4 @@
-from . import density, figures, theory
+from . import density, encoders, figures, theory
 from .errors import InputError, RunError
 from .geometry import sphere
 from .laws import initial, symmetry
@@ -90,6 +90,7 @@ __all__ = [
     "density",
     "dissipation",
     "effective_rank",
+    "encoders",
     "energy",
     "ensembles",
     "figures",
