@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import tokenfield as tkf
+from tests.encoders.coinciding import measured_multiplier
 
 pytest.importorskip("safetensors")
 SCRIPT = Path(__file__).parents[2] / "examples" / "convert_rxnmapper.py"
-CACHE = Path(__file__).parents[2] / ".pytest_cache" / "rxnmapper"
 
 
 def script():
@@ -26,14 +26,13 @@ def script():
 
 
 @pytest.fixture(scope="module")
-def encoder():
+def encoder(tmp_path_factory):
     if "TOKENFIELD_FETCH_ENCODERS" not in os.environ:
         pytest.skip("fetches rxnmapper with pip: set TOKENFIELD_FETCH_ENCODERS=1, as .ci/run does")
-    if not (CACHE / "LICENSE").exists():
-        command = ["-m", "pip", "download", "--quiet", "--no-deps", "rxnmapper==0.4.3", "--dest", str(CACHE)]
-        subprocess.run([sys.executable, *command], check=True, timeout=300)
-        script().convert(next(CACHE.glob("*.whl")), CACHE)
-    return tkf.encoders.load(CACHE)
+    folder = tmp_path_factory.mktemp("rxnmapper")
+    command = ["-m", "pip", "download", "--quiet", "--no-deps", "rxnmapper==0.4.3", "--dest", str(folder)]
+    subprocess.run([sys.executable, *command], check=True, timeout=300)
+    return tkf.encoders.load(script().convert(next(folder.glob("*.whl")), folder))
 
 
 def test_a_pickle_that_asks_for_anything_else_is_refused():
@@ -59,5 +58,18 @@ def test_spectra_are_those_of_the_theory(encoder):
 
 
 def test_collapse_multiplier_without_mlp(encoder):
-    """§7.7 also has .987 for the full block; that is not met (.3645 here) and not tested."""
     assert abs(tkf.encoders.collapse(encoder.layers[0], drop=["mlp"]).multiplier - 0.7665) < 0.005
+
+
+def test_the_full_block_has_two_orbits_of_one_token(encoder):
+    """§7.7 has .987, which belongs to an orbit that never settles; most starts end in a fixed point instead.
+
+    Its multiplier is measured with tokens 1e-7 apart, run through the real block with its softmax.
+    """
+    layer = encoder.layers[0]
+    starts = np.random.default_rng(1).normal(size=(3, layer.d))
+    fixed, _, wandering = (tkf.encoders.collapse(layer, start=layer.norm2(x)) for x in starts)
+    assert wandering.orbit == "not settled"
+    assert abs(wandering.multiplier - 0.987) < 0.01
+    assert fixed.orbit == "fixed"
+    assert np.isclose(measured_multiplier(layer, fixed.x), fixed.multiplier, rtol=1e-3)

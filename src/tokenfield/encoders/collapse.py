@@ -63,6 +63,8 @@ def collapse(
 ) -> Collapse:
     """The one-token orbit of an iterated layer, and the multipliers of differences along it.
 
+    A layer may have several orbits, each with multipliers of its own, and the start decides which is reached.
+
     Args:
         layer: of an encoder.
         drop: parts to leave out, as in `idealise`: "mlp", "biases", "gain", "antisymmetric".
