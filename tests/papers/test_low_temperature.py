@@ -85,6 +85,19 @@ def test_least_density_and_gap_of_known_laws():
     np.testing.assert_allclose(gaps, tkf.theory.laplace_gap(50.0, 2, aim), rtol=1e-8)
 
 
+def test_the_chain_is_minimised_over_t_beside_the_measured_curve():
+    """At β = 1000 the chain is least at t = 0, where it is the Lyapunov step alone: ∫arctan²|tan∠(x, E)|dρ0."""
+    tokens, ts = tkf.initial.graded(proof.density, 100, [0.0, 1.0]), np.array([0.0, 1.0, 2.0])
+    cold = worked.run(worked.CIRCLE, np.inf, tokens, ts)
+    each = proof.measured(cold, tokens, 1000.0, ts)
+    found = proof.least_totals(each)
+    # the angle to the axis e2 is uniform on (0, π/2) for this law: its root mean square is π/√12
+    assert found["least total bound"] == pytest.approx(np.pi / np.sqrt(12), rel=1e-4)
+    assert found["least total"] == each.total[-1] < found["least total if divergence is L"]
+    labels = [text.get_text() for text in proof.figure([each]).axes[-1].get_legend().get_texts()]
+    assert labels and not any("theorem" in label for label in labels)
+
+
 def test_bottom_of_a_parabola_of_the_logarithm():
     ts = np.linspace(0, 10, 41)
     when, least = worked.bottom(ts, 0.3 * np.exp(0.05 * (ts - 4.1) ** 2))
